@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,3 +116,17 @@ def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
 def test_a_synonym_is_found_in_prose_and_allowed_in_code() -> None:
     assert word_faults("Run a smoke test.\n\n```bash\nrun jobs\n```\n") == ["'smoke test': say canary"]
     assert word_faults("Use `jobs -l`. It is the canary.") == []
+
+
+def test_every_direct_dependency_has_its_line() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    stated = [*project["project"]["dependencies"]]
+    stated += [name for group in project["dependency-groups"].values() for name in group]
+    stated += [
+        name for extra in project["project"].get("optional-dependencies", {}).values() for name in extra
+    ]
+    names = {re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] for requirement in stated}
+    justified = set(
+        re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
+    )
+    assert names <= justified
