@@ -1,0 +1,1 @@
+"""What operators, runbooks and roles call: one module per noun, no logic."""

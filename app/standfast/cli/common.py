@@ -1,0 +1,182 @@
+"""What every command shares: its context, its one JSON object, its plain tables and its failures.
+
+No import of rich here: `health` must start fast, and a table in a pipe must neither be cut nor coloured.
+"""
+
+import os
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from standfast.errors import BadInput, ConfigurationInvalid, Refused, StandfastError, StoreBusy
+from standfast.layout import Layout
+
+EXIT_UNEXPECTED = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_ATTENTION = 4
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Context:
+    """The global options of this invocation, found at `typer.Context.obj`."""
+
+    state: Path
+    json: bool = False
+    check: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        """The paths of the instance whose state directory was named."""
+        return Layout(self.state)
+
+
+class Refusal(BaseModel):
+    """Why nothing was done (or, for an unexpected failure, what went wrong)."""
+
+    code: str
+    """Stable, for machines: `store_newer`, `bad_input`, `unexpected`, ..."""
+    reason: str
+    observed: str | None = None
+    remedy: str | None = None
+
+
+class Failure(BaseModel):
+    """The JSON object of a command that did not do what was asked."""
+
+    changed: bool | None
+    """false: nothing was changed; null: an unexpected failure, see the reason for what was done."""
+    refused: Refusal
+
+
+def group(help: str) -> typer.Typer:  # noqa: A002  (typer's own word for it)
+    """A `typer.Typer` for a command module: plain help that survives a pipe, and no completion options."""
+    return typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+def examples(*lines: str) -> str:
+    """The epilogue of a command's help: one runnable example per line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def current(ctx: typer.Context) -> Context:
+    """The global options of this invocation."""
+    return cast("Context", ctx.obj)
+
+
+def emit(ctx: typer.Context, model: BaseModel, render: Callable[[], None]) -> None:
+    """Print a result: exactly one JSON object with `--json`, else what `render` writes for a person.
+
+    Call it once, last. A reader that went away (`| head -1`) is not an error: the work is done.
+    """
+    if current(ctx).json:
+        write_json(model)
+    else:
+        render()
+
+
+_written: list[bool] = []
+
+
+def forget_written_json() -> None:
+    """Begin a new invocation (tests run several in one process)."""
+    _written.clear()
+
+
+def json_was_written() -> bool:
+    """Whether the one JSON object is out already: a failure after it may only speak on stderr."""
+    return bool(_written)
+
+
+def write_json(model: BaseModel) -> None:
+    """Write the one JSON object of this invocation, indented when a person looks at it."""
+    _written.append(True)
+    write(model.model_dump_json(indent=2 if sys.stdout.isatty() else None))
+
+
+def write(line: str = "") -> None:
+    """Write one line to stdout; quiet once the reader has gone."""
+    try:
+        sys.stdout.write(line + "\n")
+    except BrokenPipeError:
+        abandon_stdout()
+
+
+def abandon_stdout() -> None:
+    """Let the rest of stdout go nowhere: its reader closed the pipe, and the exit code stays the command's own."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def note(text: str) -> None:
+    """Write one diagnostic line to stderr."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+def printable(value: object) -> str:
+    """Text for a terminal or a log: control characters, which could steer it, become visible escapes."""
+    return "".join(
+        character if unicodedata.category(character)[0] != "C" else ascii(character)[1:-1]
+        for character in str(value)
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write an aligned plain table: never coloured, never cut, so `grep` and `awk` can read it."""
+    lines = [list(columns), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> None:
+    """Write `name  value` lines, aligned."""
+    shown = list(pairs)
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        write(f"{name.ljust(width)}  {printable(value)}".rstrip())
+
+
+def refusal(error: BaseException) -> Refusal:
+    """What to tell of an error. Holds no secret: a validation error is told by field, never by value."""
+    if isinstance(error, Refused):
+        return Refusal(code=error.code, reason=str(error), observed=error.observed, remedy=error.remedy)
+    if isinstance(error, StandfastError):
+        return Refusal(code=_code(error), reason=str(error))
+    if isinstance(error, ValidationError):
+        places = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['type']}"
+            for problem in error.errors(include_url=False, include_context=False, include_input=False)
+        )
+        return Refusal(code="unexpected", reason=f"{error.title} does not validate: {places}")
+    first_line = str(error).strip().partition("\n")[0]
+    return Refusal(
+        code="unexpected",
+        reason=f"{type(error).__name__}: {first_line}".rstrip(": "),
+        remedy="run it again with STANDFAST_DEBUG=1 to see where it happened",
+    )
+
+
+def _code(error: StandfastError) -> str:
+    for kind, code in (
+        (BadInput, "bad_input"),
+        (ConfigurationInvalid, "configuration_invalid"),
+        (StoreBusy, "store_busy"),
+    ):
+        if isinstance(error, kind):
+            return code
+    return "failed"
