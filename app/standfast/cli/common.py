@@ -44,8 +44,10 @@ class Refusal(BaseModel):
     code: str
     """Stable, for machines: `store_newer`, `bad_input`, `unexpected`, ..."""
     reason: str
-    observed: str | None = None
+    observed: str | list[str] | None = None
+    """What was seen, or each of the lines that were."""
     remedy: str | None = None
+    """What the operator can do about it."""
 
 
 class Failure(BaseModel):
@@ -116,7 +118,7 @@ def write(line: str = "") -> None:
 
 
 def abandon_stdout() -> None:
-    """Let the rest of stdout go nowhere: its reader closed the pipe, and the exit code stays the command's own."""
+    """Let the rest of stdout go nowhere: its reader closed the pipe; the exit code stays the command's."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -154,7 +156,10 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
 def refusal(error: BaseException) -> Refusal:
     """What to tell of an error. Holds no secret: a validation error is told by field, never by value."""
     if isinstance(error, Refused):
-        return Refusal(code=error.code, reason=str(error), observed=error.observed, remedy=error.remedy)
+        seen = error.observed if isinstance(error.observed, str) else list(error.observed)
+        return Refusal(
+            code=error.code, reason=error.reason, observed=seen or None, remedy=error.remedy or None
+        )
     if isinstance(error, StandfastError):
         return Refusal(code=_code(error), reason=str(error))
     if isinstance(error, ValidationError):

@@ -12,7 +12,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, override
 
 import typer
 from pydantic import BaseModel
@@ -38,13 +38,11 @@ from standfast.cli.common import (
     write_json,
 )
 from standfast.errors import StandfastError
-from standfast.layout import checked_path, running_release
+from standfast.layout import DEFAULT_STATE, checked_path, running_release
 
 if TYPE_CHECKING:
     from typer._click.core import Command
     from typer._click.core import Context as ClickContext
-
-DEFAULT_STATE = "/srv/lucy/state"
 
 COMMANDS: dict[str, str] = {
     "init": "Make an instance's store from its shop.toml.",
@@ -76,15 +74,18 @@ class Version(BaseModel):
 class LazyGroup(TyperGroup):
     """The root command: knows names and summaries, and imports a module only to run it."""
 
+    @override
     def list_commands(self, ctx: "ClickContext") -> list[str]:
         """The commands, in the order an operator meets them."""
         return list(COMMANDS)
 
+    @override
     def get_command(self, ctx: "ClickContext", cmd_name: str) -> "Command | None":
         """A stand-in for listings; `resolve_command` gives the real one."""
         summary = COMMANDS.get(cmd_name)
         return None if summary is None else TyperCommand(cmd_name, help=summary, rich_markup_mode=None)
 
+    @override
     def resolve_command(
         self, ctx: "ClickContext", args: list[str]
     ) -> tuple[str | None, "Command | None", list[str]]:
@@ -135,7 +136,7 @@ def options(
 def _state(given: str | None) -> Path:
     if given is not None:
         return checked_path(given, "--state")
-    return checked_path(os.environ.get("STANDFAST_STATE") or DEFAULT_STATE, "STANDFAST_STATE")
+    return checked_path(os.environ.get("STANDFAST_STATE") or str(DEFAULT_STATE), "STANDFAST_STATE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,10 +187,11 @@ def _usage(error: typer.TyperException, argv: list[str], *, as_json: bool) -> in
 
 def _failed(told: Refusal, code: int, changed: bool | None, as_json: bool) -> int:
     note(f"standfast: {told.reason}")
-    if told.observed:
-        note(f"  observed: {told.observed}")
+    observed = told.observed.splitlines() if isinstance(told.observed, str) else told.observed or []
+    for line in observed:
+        note(f"  observed: {line}")
     if told.remedy:
-        note(f"  remedy:   {told.remedy}")
+        note(f"  remedy: {told.remedy}")
     if as_json and not json_was_written():
         write_json(Failure(changed=changed, refused=told))
     return code
