@@ -7,17 +7,24 @@ differs (--check only), 1 a source is wrong (a default that the argument spec do
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, override
 
 import yaml
+from typer import Context
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from standfast.cli.main import LazyGroup, load_command, root
+
+if TYPE_CHECKING:
+    from typer._click.core import Command
+    from typer._click.core import Context as ClickContext
 
 ROOT = Path(__file__).resolve().parents[2]
-CLI_APP = "standfast.cli.main"
+CLI = "standfast"
 
 
 class SourceError(Exception):
@@ -131,20 +138,26 @@ def role_page(role: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+class EveryCommand(LazyGroup):
+    """The root command with each command module loaded: a page shows them all."""
+
+    @override
+    def get_command(self, ctx: ClickContext, cmd_name: str) -> Command:
+        """The real command, under the name by which the root calls it."""
+        try:
+            command = load_command(cmd_name)
+        except ImportError as error:
+            raise SourceError(f"docs/cli.md: the command {cmd_name!r} cannot be loaded: {error}") from error
+        command.name = cmd_name
+        return command
+
+
 def cli_page() -> str:
-    """The CLI reference, by typer's own documentation command, in an environment that cannot change it."""
-    written = subprocess.run(
-        [sys.executable, "-I", "-m", "typer", CLI_APP, "utils", "docs", "--name", "standfast"],
-        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "COLUMNS": "100", "TERM": "dumb"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if written.returncode != 0:
-        raise SourceError(f"typer could not read {CLI_APP}: {written.stderr.strip()}")
-    heading, _, rest = written.stdout.strip().partition("\n")
+    """The CLI reference, as typer's own documentation command writes it."""
+    root.info.cls = EveryCommand
+    command = get_command(root)
+    written = get_docs_for_click(obj=command, ctx=Context(command, info_name=CLI), name=CLI)
+    heading, _, rest = written.strip().partition("\n")
     return f"{heading}\n\n<!-- Made by script/docs from the help of the CLI: do not edit. -->\n{rest}\n"
 
 
