@@ -1,0 +1,28 @@
+"""The SQLite store: one way to open it, one way to write, forward migrations per component.
+
+Nothing but SQLite ever opens the live database file: opening and closing it by other means drops the
+POSIX locks that SQLite holds in the same process. No code copies, renames or replaces it.
+"""
+
+from standfast.store.connection import (
+    BUSY_SECONDS,
+    Store,
+    immediate,
+    open_readonly,
+    open_store,
+)
+from standfast.store.ids import new_id
+from standfast.store.migrations import APPLICATION_ID, Component, end_epoch, schema_versions
+
+__all__ = [
+    "APPLICATION_ID",
+    "BUSY_SECONDS",
+    "Component",
+    "Store",
+    "end_epoch",
+    "immediate",
+    "new_id",
+    "open_readonly",
+    "open_store",
+    "schema_versions",
+]

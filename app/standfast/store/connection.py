@@ -1,0 +1,186 @@
+"""Opening the store and writing to it."""
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from standfast.durable import create_file
+from standfast.errors import Refused, StoreBusy
+from standfast.store import triggers
+from standfast.store.migrations import (
+    Component,
+    apply_migrations,
+    pending,
+    refuse_foreign,
+    refuse_newer,
+)
+
+BUSY_SECONDS = 5.0
+"""How long a statement waits for another process's lock before StoreBusy."""
+
+_RETRY_SECONDS = 0.01
+
+
+class Store(sqlite3.Connection):
+    """A connection that knows the components it was opened with."""
+
+    components: tuple[Component, ...] = ()
+
+
+def open_store(path: Path, components: Sequence[Component], *, create: bool = False) -> Store:
+    """Open the store at ``path`` for writing and bring every component's schema forward.
+
+    ``create`` makes a missing file (0600). Raises Refused: ``store_absent``, ``store_foreign`` (another
+    application's file), ``store_newer`` (a component is newer than this code; the file stays byte for byte as
+    it was); and StoreBusy.
+    """
+    if create and not path.exists():
+        _create(path)
+    connection = _connect(path, "rw", Store)
+    try:
+        connection.components = tuple(components)
+        _prepare(connection, path, create=create)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_readonly(path: Path) -> Store:
+    """Open the store at ``path`` for reading only (``mode=ro``).
+
+    Raises Refused: ``store_absent`` or ``store_foreign``. A newer schema is not refused here, so that health
+    can describe it.
+    """
+    connection = _connect(path, "ro", Store)
+    try:
+        _refuse_foreign(connection, path, create=False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def immediate(connection: sqlite3.Connection, boundary: str = "transaction") -> Iterator[None]:
+    """One write transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK on any exception.
+
+    Transactions do not nest (RuntimeError). StoreBusy when another process holds the write lock for longer
+    than BUSY_SECONDS. ``boundary`` names the commit for crash tests.
+    """
+    if _is_open(connection):
+        raise RuntimeError("a write transaction is already open; transactions do not nest")
+    with busy_is_typed():
+        connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        triggers.reach(f"{boundary}.before_commit")
+        connection.execute("COMMIT")
+    except BaseException:
+        if _is_open(connection):  # SQLite rolls back by itself when, for example, the disk is full
+            connection.execute("ROLLBACK")
+        raise
+    triggers.reach(f"{boundary}.committed")
+
+
+def _is_open(connection: sqlite3.Connection) -> bool:
+    return connection.in_transaction
+
+
+@contextmanager
+def busy_is_typed() -> Iterator[None]:
+    """Turn SQLite's busy error into StoreBusy."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise StoreBusy(
+                f"another process held the store's write lock for {BUSY_SECONDS:g} s; nothing was written"
+            ) from error
+        raise
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether another connection's lock is the cause."""
+    return error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _connect(path: Path, mode: str, factory: type[Store]) -> Store:
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?mode={mode}",
+            uri=True,
+            autocommit=True,
+            timeout=BUSY_SECONDS,
+            factory=factory,
+        )
+    except sqlite3.OperationalError as error:
+        raise Refused(
+            "store_absent",
+            "there is no store that this user can open",
+            observed=f"{path}: {error}",
+            remedy="run `standfast init` as the service user, or name the right --state",
+        ) from error
+    return connection
+
+
+def _create(path: Path) -> None:
+    """An empty file, private from its first byte; SQLite fills it. Another process may be faster."""
+    try:
+        create_file(path, b"", 0o600)
+    except FileExistsError:
+        return
+
+
+def _prepare(connection: Store, path: Path, *, create: bool) -> None:
+    # A refusal must leave every byte alone, so closing must not move the WAL into the database file.
+    connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
+    _refuse_foreign(connection, path, create=create)
+    refuse_newer(connection, connection.components)
+    connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
+    _enter_wal(connection)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if pending(connection, connection.components):
+        with immediate(connection, "migrate"):
+            refuse_newer(connection, connection.components)
+            apply_migrations(connection, connection.components)
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
+    try:
+        with busy_is_typed():
+            refuse_foreign(connection, create=create)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN:
+            raise
+        raise Refused(
+            "store_foreign",
+            "the file is not a Standfast store",
+            observed=f"{path}: {error}",
+            remedy="name the right --state, or restore a backup; the file was left alone",
+        ) from error
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Write-ahead logging is a property of the file; SQLite does not wait for locks while switching to it."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            with closing(connection.execute("PRAGMA journal_mode = WAL")) as cursor:
+                mode = cursor.fetchone()[0]
+            if mode == "wal":
+                return
+            raise Refused(
+                "store_not_wal", "the store's file system cannot do write-ahead logging", observed=mode
+            )
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if time.monotonic() > deadline:
+                raise StoreBusy("another process keeps the new store locked; nothing was written") from error
+        time.sleep(_RETRY_SECONDS)
