@@ -54,7 +54,7 @@ def schema_versions(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def refuse_foreign(connection: sqlite3.Connection, *, create: bool) -> None:
-    """Raise Refused ``store_foreign`` or ``store_absent`` unless this is our store, or an empty one to fill."""
+    """Raise Refused ``store_foreign`` or ``store_absent`` unless this is our store, or empty."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application == APPLICATION_ID:
         return
@@ -76,7 +76,7 @@ def refuse_foreign(connection: sqlite3.Connection, *, create: bool) -> None:
 
 
 def refuse_newer(connection: sqlite3.Connection, components: Sequence[Component]) -> None:
-    """Raise Refused ``store_newer`` when a component of the store is newer than this code, or unknown to it."""
+    """Raise Refused ``store_newer`` when a component is newer than this code, or unknown to it."""
     understood = {component.name: component.version for component in components}
     newer = [
         f"{name} {version} (this release understands {understood.get(name, 'none')})"

@@ -1,0 +1,120 @@
+"""The tables of authority: one control row, and the work that claims are about.
+
+The work table lives here because a claim and its fence cannot be told apart from the row they are about.
+"""
+
+from standfast.store import Component
+
+_OPERATIONS = """
+CREATE TABLE operations (
+    id         INTEGER PRIMARY KEY CHECK (id = 1),
+    epoch      TEXT NOT NULL,
+    paused     INTEGER NOT NULL CHECK (paused IN (0, 1)),
+    reason     TEXT NOT NULL,
+    changed_at REAL NOT NULL
+) STRICT
+"""
+
+_WORK = """
+CREATE TABLE work (
+    seq               INTEGER PRIMARY KEY,
+    id                TEXT NOT NULL UNIQUE,
+    role              TEXT NOT NULL,
+    session           TEXT NOT NULL,
+    subject           TEXT NOT NULL,
+    prompt            TEXT NOT NULL,
+    status            TEXT NOT NULL
+        CHECK (status IN ('READY', 'RUNNING', 'BLOCKED', 'DONE', 'CANCELED', 'REJECTED')),
+    reason            TEXT NOT NULL DEFAULT '',
+    owner             TEXT,
+    generation        INTEGER NOT NULL DEFAULT 0 CHECK (generation >= 0),
+    epoch             TEXT,
+    claimed_at        REAL,
+    lease_until       REAL,
+    parent            TEXT REFERENCES work (id),
+    deadline          REAL,
+    admitted_at       REAL NOT NULL,
+    finished_at       REAL,
+    run               TEXT,
+    interrupted_epoch TEXT,
+    CHECK ((status = 'RUNNING') = (lease_until IS NOT NULL)),
+    CHECK (status <> 'RUNNING' OR (owner IS NOT NULL AND epoch IS NOT NULL AND claimed_at IS NOT NULL)),
+    CHECK ((parent IS NULL) = (deadline IS NULL))
+) STRICT
+"""
+
+# Every index is partial: a million finished rows cost claims and health nothing.
+_INDEXES = (
+    "CREATE INDEX work_ready ON work (seq) WHERE status = 'READY'",
+    # Unique: one live claim per session, whatever the code believes.
+    "CREATE UNIQUE INDEX work_running ON work (session) WHERE status = 'RUNNING'",
+    "CREATE INDEX work_open ON work (session) WHERE status IN ('READY', 'RUNNING', 'BLOCKED')",
+    "CREATE INDEX work_aside ON work (status, seq) WHERE status IN ('BLOCKED', 'CANCELED', 'REJECTED')",
+    "CREATE INDEX work_delegated ON work (parent) WHERE parent IS NOT NULL",
+)
+
+# A generation belongs to one claim, for ever: it never falls, and RUNNING is only entered at a higher one.
+_GENERATION_RISES = """
+CREATE TRIGGER work_generation_rises BEFORE UPDATE ON work
+WHEN NEW.generation < OLD.generation
+  OR (NEW.status = 'RUNNING' AND NEW.generation = OLD.generation
+      AND (OLD.status <> 'RUNNING' OR NEW.owner IS NOT OLD.owner OR NEW.epoch IS NOT OLD.epoch))
+BEGIN SELECT RAISE(ABORT, 'a generation must rise with every claim'); END
+"""
+
+# DONE work may still be canceled, to stop its children; nothing else leaves an end.
+_END_IS_AN_END = """
+CREATE TRIGGER work_end_is_an_end BEFORE UPDATE OF status ON work
+WHEN (OLD.status = 'DONE' AND NEW.status NOT IN ('DONE', 'CANCELED'))
+  OR (OLD.status IN ('CANCELED', 'REJECTED') AND NEW.status <> OLD.status)
+BEGIN SELECT RAISE(ABORT, 'finished work does not start again'); END
+"""
+
+_NOT_DELETED = """
+CREATE TRIGGER work_not_deleted BEFORE DELETE ON work
+BEGIN SELECT RAISE(ABORT, 'work is history and is not deleted'); END
+"""
+
+# Counting a million rows takes long; a row per status, kept by triggers, does not.
+_COUNTS = """
+CREATE TABLE work_counts (
+    status    TEXT PRIMARY KEY,
+    items     INTEGER NOT NULL CHECK (items >= 0),
+    latest    TEXT,
+    latest_at REAL
+) STRICT, WITHOUT ROWID
+"""
+_COUNTS_ROWS = """
+INSERT INTO work_counts (status, items)
+VALUES ('READY', 0), ('RUNNING', 0), ('BLOCKED', 0), ('DONE', 0), ('CANCELED', 0), ('REJECTED', 0)
+"""
+_COUNTS_INSERT = """
+CREATE TRIGGER work_counts_insert AFTER INSERT ON work
+BEGIN UPDATE work_counts SET items = items + 1 WHERE status = NEW.status; END
+"""
+_COUNTS_UPDATE = """
+CREATE TRIGGER work_counts_update AFTER UPDATE OF status ON work WHEN NEW.status <> OLD.status
+BEGIN
+    UPDATE work_counts SET items = items - 1 WHERE status = OLD.status;
+    UPDATE work_counts SET items = items + 1, latest = NEW.id, latest_at = NEW.finished_at
+     WHERE status = NEW.status;
+END
+"""
+
+COMPONENT = Component(
+    name="authority",
+    migrations=(
+        (
+            _OPERATIONS,
+            _WORK,
+            *_INDEXES,
+            _GENERATION_RISES,
+            _END_IS_AN_END,
+            _NOT_DELETED,
+            _COUNTS,
+            _COUNTS_ROWS,
+            _COUNTS_INSERT,
+            _COUNTS_UPDATE,
+        ),
+    ),
+)

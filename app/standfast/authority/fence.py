@@ -1,0 +1,117 @@
+"""The fence: the check that refuses a stale claim, inside the transaction of every write made for it.
+
+It says no more than it must, and it cannot recall a request that was already sent: that is what operation
+ids and reconciliation are for.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from standfast.authority import marker as markers
+from standfast.clock import Clock
+from standfast.errors import Refused
+from standfast.store import immediate
+
+MARKER_UNAVAILABLE = "authority marker is unavailable"
+PAUSED_OR_REPLACED = "runtime paused or replaced by restore"
+SUPERSEDED = "worker claim expired or superseded"
+DELEGATION_ENDED = "delegation expired or parent canceled"
+
+
+class StaleClaim(Refused):
+    """The claim may no longer write; ``str(error)`` is one of the four sentences. Nothing was written."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(
+            "stale_claim",
+            sentence,
+            remedy="nothing was written for this claim; the work is claimed again under current authority",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One worker's hold on one work item; the lease is in the row."""
+
+    work: str
+    """The work item's id."""
+    owner: str
+    """The label of the worker."""
+    generation: int
+    """Successive claims of one work item have rising generations."""
+    epoch: str
+    """The era in which it was claimed."""
+    role: str
+    """What the worker may do."""
+    session: str
+    """The conversation or schedule that the work belongs to."""
+    subject: str
+    """What the work is about."""
+    prompt: str = field(repr=False)
+    """The request itself."""
+
+
+def admits(current: Mapping[str, Any], claim: Mapping[str, Any], now: float) -> bool:
+    """The rule at the heart of the fence, as a pure function.
+
+    ``current`` has paused, epoch, generation, work, worker; ``claim`` has epoch, generation, work, worker and
+    lease_until (the row's lease, epoch seconds). ``now`` in epoch seconds. True only if not paused, all four
+    identities match and the lease ends strictly later than now.
+    """
+    same = all(current[name] == claim[name] for name in ("epoch", "generation", "work", "worker"))
+    return not current["paused"] and same and bool(claim["lease_until"] > now)
+
+
+def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, marker: Path) -> None:
+    """Raise StaleClaim unless ``claim`` may write at ``now``.
+
+    In order: the marker can be read; not paused, and marker, database and claim name one epoch; the whole
+    identity of the claim is that of a RUNNING row whose lease ends strictly later than now; delegated work
+    has its deadline strictly ahead and a parent that is not canceled.
+    """
+    found = markers.read(marker)
+    if found is None:
+        raise StaleClaim(MARKER_UNAVAILABLE)
+    control = connection.execute("SELECT epoch, paused FROM operations WHERE id = 1").fetchone()
+    if control is None or control[1] or not found.epoch == control[0] == claim.epoch:
+        raise StaleClaim(PAUSED_OR_REPLACED)
+    row = connection.execute(
+        "SELECT work.parent, work.deadline, parent.status"
+        " FROM work LEFT JOIN work AS parent ON parent.id = work.parent"
+        " WHERE work.id = ? AND work.owner = ? AND work.generation = ? AND work.role = ? AND work.session = ?"
+        " AND work.subject = ? AND work.prompt = ? AND work.status = 'RUNNING' AND work.lease_until > ?",
+        (
+            claim.work,
+            claim.owner,
+            claim.generation,
+            claim.role,
+            claim.session,
+            claim.subject,
+            claim.prompt,
+            now,
+        ),
+    ).fetchone()
+    if row is None:
+        raise StaleClaim(SUPERSEDED)
+    parent, deadline, parent_status = row
+    if parent is not None and (deadline <= now or parent_status == "CANCELED"):
+        raise StaleClaim(DELEGATION_ENDED)
+
+
+@contextmanager
+def fenced(
+    connection: sqlite3.Connection, claim: Claim, clock: Clock, marker: Path, boundary: str = "fenced"
+) -> Iterator[float]:
+    """The one way to write for a claim: a write transaction that begins with the fence; yields now.
+
+    The time is read after the write lock was won, so that waiting for it cannot hide an expired lease. Raises
+    StaleClaim or StoreBusy with nothing written.
+    """
+    with immediate(connection, boundary):
+        now = clock.now()
+        assert_current(connection, claim, now, marker)
+        yield now
