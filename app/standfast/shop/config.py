@@ -1,0 +1,153 @@
+"""``shop.toml``: catalogue, opening stock, the brief's time and the limits, read once and checked whole."""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from standfast.agent import Limits
+from standfast.errors import ConfigurationInvalid
+
+MAX_BYTES = 1024 * 1024
+MAX_STOCK = 1_000_000
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or not text.strip():
+        raise ValueError("must be one line of printable text")
+    return text
+
+
+type Sku = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+type Line = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
+type Count = Annotated[int, Field(ge=0, le=MAX_STOCK)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Shop(_Table):
+    """Whose shop this is."""
+
+    name: Line
+
+
+class Brief(_Table):
+    """When the morning brief is due."""
+
+    cron: str = Field(min_length=1, max_length=100)
+    """Five cron fields."""
+    zone: str = Field(min_length=1, max_length=60)
+    """IANA time zone in which they are meant."""
+
+
+class Product(_Table):
+    """One line of the catalogue."""
+
+    sku: Sku
+    name: Line
+    opening_stock: Count
+    """On hand when the product is first seen; counted once."""
+    reorder_point: Count
+    unit_cost_cents: Annotated[int, Field(ge=1, le=100_000_000)]
+
+
+class TurnLimits(_Table):
+    """What one request may use."""
+
+    model_calls: Annotated[int, Field(ge=1, le=100)] = 8
+    tool_calls: Annotated[int, Field(ge=1, le=1000)] = 16
+    turn_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
+    call_seconds: Annotated[int, Field(ge=1, le=3600)] = 45
+    context_bytes: Annotated[int, Field(ge=4096, le=16 * 1024 * 1024)] = 256 * 1024
+    call_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 2048
+    output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+
+    def for_loop(self) -> Limits:
+        """The same limits as the loop takes them."""
+        return Limits(
+            model_calls=self.model_calls,
+            tool_calls=self.tool_calls,
+            seconds=float(self.turn_seconds),
+            call_seconds=float(self.call_seconds),
+            context_bytes=self.context_bytes,
+            call_output_tokens=self.call_output_tokens,
+            output_tokens=self.output_tokens,
+        )
+
+
+class IntakeLimits(_Table):
+    """How much one session may ask."""
+
+    daily: Annotated[int, Field(ge=1, le=1_000_000)] = 200
+    pending: Annotated[int, Field(ge=1, le=100_000)] = 20
+
+
+class ShopConfig(_Table):
+    """A whole ``shop.toml``."""
+
+    shop: Shop
+    brief: Brief | None = None
+    """None: no morning brief by the clock."""
+    product: Annotated[tuple[Product, ...], Field(min_length=1, max_length=500, strict=False)]
+    limits: TurnLimits = TurnLimits()
+    intake: IntakeLimits = IntakeLimits()
+
+    @model_validator(mode="after")
+    def _skus_are_unique(self) -> "ShopConfig":
+        skus = [product.sku for product in self.product]
+        if twice := sorted({sku for sku in skus if skus.count(sku) > 1}):
+            raise ValueError(f"product.sku: {', '.join(twice)} is there twice")
+        return self
+
+    def find(self, sku: str) -> Product | None:
+        """The catalogue's line for a sku, or None."""
+        return next((product for product in self.product if product.sku == sku), None)
+
+
+def sample() -> str:
+    """The text of the sample ``shop.toml`` that ships with the package."""
+    return resources.files("standfast.shop").joinpath("sample.toml").read_text(encoding="utf-8")
+
+
+def load(path: Path) -> ShopConfig:
+    """Read and check one ``shop.toml``; ConfigurationInvalid names the field or line."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationInvalid(f"{path.name} cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise ConfigurationInvalid(f"{path.name} is larger than {MAX_BYTES} bytes")
+    try:
+        return parse(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigurationInvalid(f"{path.name} is not UTF-8 at byte {error.start}") from error
+    except ConfigurationInvalid as error:
+        raise ConfigurationInvalid(f"{path.name}: {error}") from error
+
+
+def parse(text: str) -> ShopConfig:
+    """Check the text of a ``shop.toml``."""
+    try:
+        return ShopConfig.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationInvalid(f"not TOML: {error}") from error
+    except ValidationError as error:
+        raise ConfigurationInvalid("; ".join(_problems(error))) from error
+
+
+def _problems(error: ValidationError) -> list[str]:
+    problems = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        field = ".".join(map(str, problem["loc"]))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = "unknown field"
+        elif problem["type"] == "missing":
+            message = "required and not there"
+        problems.append(f"{field}: {message}" if field else message)
+    return problems

@@ -1,0 +1,60 @@
+"""The texts that a turn starts with, and how the offline planner finds its way in them."""
+
+from standfast.agent import messages as chat
+from standfast.agent.messages import Message
+from standfast.shop.config import ShopConfig
+
+MORNING_BRIEF = "Write the morning brief."
+DEFAULT_SKILL = """\
+Opening: Good morning, Lucy. Here is the shop before it opens.
+Show: all
+Say first what is below its reorder point and how much of it is needed, then the rest.
+Name every product as the catalogue does. Keep it short.
+"""
+INTERRUPTED = """\
+The service was stopped while it worked on this request, so it was not finished:
+
+{prompt}
+
+Nothing that it had recorded is lost. If you still need the answer, please ask again.
+"""
+
+_INSTRUCTIONS = """\
+You are the agent of {shop}, a shop that Lucy runs. You answer her requests about it.
+Every number you give must come from the result of a tool that you called in this conversation.
+Record what Lucy should act on with record_finding.
+A tool that fails tells you a code and no more: say so plainly.
+"""
+_SKILL = "# Skill: opening\n"
+_SUBJECT = "Subject: "
+
+
+def opening_messages(config: ShopConfig, *, skill: str, prompt: str, subject: str | None) -> list[Message]:
+    """The system and user message of one piece of work."""
+    asked = f"{prompt}\n{_SUBJECT}{subject}" if subject else prompt
+    return [
+        chat.system(f"{_INSTRUCTIONS.format(shop=config.shop.name)}\n{_SKILL}{skill}"),
+        chat.user(asked),
+    ]
+
+
+def skill_in(system: str) -> str:
+    """The skill's text in a system message."""
+    return system.partition(_SKILL)[2]
+
+
+def subject_in(prompt: str) -> str | None:
+    """The subject that a user message ends with, or None."""
+    last = prompt.rpartition("\n")[2]
+    return last.removeprefix(_SUBJECT) if last.startswith(_SUBJECT) else None
+
+
+def low_stock(name: str) -> str:
+    """What the agent is asked when a product falls below its reorder point."""
+    return f"{name} fell below its reorder point. Say how things stand and what is needed."
+
+
+def interrupted(prompt: str) -> str:
+    """The report for a request that a stop cut off."""
+    first = prompt.strip().partition("\n")[0]
+    return INTERRUPTED.format(prompt=f"  {first[:200]}")
