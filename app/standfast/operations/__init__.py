@@ -1,0 +1,1 @@
+"""What operators do to an instance: health, canary, unit text, environment file."""
