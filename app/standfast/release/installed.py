@@ -1,0 +1,209 @@
+"""Releases on a host: the seal that makes one count as installed, its differences, and the list of them."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from standfast.errors import BadInput
+from standfast.layout import Layout
+from standfast.release.contents import Difference
+from standfast.release.manifest import MANIFEST, Manifest
+
+SEAL = "installed.json"
+VENV = "venv"
+OWN_ENTRIES = frozenset({SEAL, VENV})
+"""What an installed release has beside the files of its archive."""
+
+
+class Seal(BaseModel):
+    """`installed.json`: what was installed, and with what. Written last, once everything else is on disk."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    release_id: str
+    sealed_at: str
+    """RFC 3339, UTC."""
+    interpreter: str
+    """The real path of the Python that the venv stands on."""
+    python: str
+    """X.Y.Z"""
+    sqlite: str
+    files: Annotated[dict[str, str], Field(min_length=1)]
+    """Path below the release -> sha256 of every file below `venv/`, or `-> target` for a symbolic link."""
+
+
+class InstalledRelease(BaseModel):
+    """One folder below an instance's `releases`."""
+
+    release_id: str
+    """The folder's name, which is the release's id."""
+    sealed: bool
+    """false: half-made; the next installation removes it."""
+    sealed_at: str | None
+    current: bool
+    """Whether the link `current` leads here."""
+    version: str | None
+    commit: str | None
+    pythons: tuple[str, ...]
+    python: str | None
+    """The Python it was installed with, X.Y.Z."""
+
+
+class ReleaseList(BaseModel):
+    """What `standfast release list` prints, oldest seal first, half-made ones last."""
+
+    releases: list[InstalledRelease]
+
+
+@dataclass
+class Scan:
+    """What lies below a release."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """Path -> digest or link target, for everything below `venv/`."""
+    access: list[Difference] = field(default_factory=list)
+    """Whatever somebody else than the release's owner owns or may write."""
+
+
+def begun(root: Path) -> bool:
+    """Whether an installation was begun there, finished or not."""
+    return (root / VENV).exists() or (root / SEAL).exists()
+
+
+def read_seal(root: Path) -> Seal:
+    """The seal of a release; FileNotFoundError when half-made, ValidationError when malformed."""
+    return Seal.model_validate_json((root / SEAL).read_bytes())
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of an unpacked or installed release; BadInput when it has none."""
+    try:
+        return Manifest.model_validate_json((root / MANIFEST).read_bytes())
+    except OSError as error:
+        raise BadInput(f"{root / MANIFEST}: {error.strerror}") from None
+    except ValidationError:
+        raise BadInput(f"{root / MANIFEST} is not a release manifest of this format") from None
+
+
+def differences(root: Path) -> list[Difference]:
+    """How an installed release differs from its seal: its files, its interpreter, who may write them."""
+    try:
+        seal = read_seal(root)
+    except FileNotFoundError:
+        return [Difference(path=SEAL, problem="half-made", detail="the installation was never finished")]
+    except OSError as error:
+        return [Difference(path=SEAL, problem="malformed", detail=str(error.strerror))]
+    except ValidationError as error:
+        fields = sorted({".".join(map(str, problem["loc"])) or "JSON" for problem in error.errors()})
+        return [Difference(path=SEAL, problem="malformed", detail=", ".join(fields))]
+    found = scan(root)
+    differing = _file_differences(seal.files, found.files) + found.access
+    if not Path(seal.interpreter).is_file():
+        detail = f"{seal.interpreter}, which it was installed with, is gone"
+        differing.append(Difference(path=f"{VENV}/bin/python", problem="interpreter", detail=detail))
+    if seal.release_id != root.resolve().name:
+        differing.append(
+            Difference(path=SEAL, problem="release_id", detail=f"the seal is of {seal.release_id}")
+        )
+    return differing
+
+
+def _file_differences(sealed: dict[str, str], found: dict[str, str]) -> list[Difference]:
+    missing = [Difference(path=path, problem="missing") for path in sealed.keys() - found.keys()]
+    extra = [
+        Difference(path=path, problem="extra", detail="not in the seal")
+        for path in found.keys() - sealed.keys()
+    ]
+    changed = [
+        Difference(path=path, problem="changed", detail=f"{found[path]}, sealed as {sealed[path]}")
+        for path in sealed.keys() & found.keys()
+        if sealed[path] != found[path]
+    ]
+    return sorted(missing + extra + changed, key=lambda difference: difference.path)
+
+
+def scan(root: Path) -> Scan:
+    """Digest everything below the venv (about 2,500 files: 0.1 s) and look who may write in the release."""
+    found = Scan()
+    top = root.stat()
+    _note_access(".", top, top.st_uid, found)
+    for path, entry in _entries(root, ""):
+        status = entry.stat(follow_symlinks=False)
+        if not stat.S_ISLNK(status.st_mode):
+            _note_access(path, status, top.st_uid, found)
+        if path.startswith(f"{VENV}/") and not stat.S_ISDIR(status.st_mode):
+            found.files[path] = _state(entry.path, status.st_mode)
+    return found
+
+
+def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = prefix + entry.name
+            yield path, entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(Path(entry.path), f"{path}/")
+
+
+def _state(path: str, mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return f"-> {Path(path).readlink()}"
+    if not stat.S_ISREG(mode):
+        return "neither a file nor a link"
+    with Path(path).open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _note_access(path: str, status: os.stat_result, owner: int, found: Scan) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        detail = f"mode {mode:04o}: others than its owner may write it"
+        found.access.append(Difference(path=path, problem="writable", detail=detail))
+    if status.st_uid != owner:
+        detail = f"belongs to user {status.st_uid}, the release to {owner}"
+        found.access.append(Difference(path=path, problem="owner", detail=detail))
+
+
+def releases(layout: Layout) -> ReleaseList:
+    """The releases of an instance. Reads their manifests and seals; verifies nothing."""
+    try:
+        folders = [
+            path
+            for path in layout.releases.iterdir()
+            if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+        ]
+    except FileNotFoundError:
+        folders = []
+    except OSError as error:
+        raise BadInput(f"{layout.releases}: {error.strerror}") from None
+    current = layout.current.resolve() if layout.current.is_symlink() else None
+    listed = [_listed(folder, current) for folder in folders]
+    return ReleaseList(releases=sorted(listed, key=lambda found: (found.sealed_at or "~", found.release_id)))
+
+
+def _listed(folder: Path, current: Path | None) -> InstalledRelease:
+    try:
+        seal = read_seal(folder)
+    except (OSError, ValidationError):
+        seal = None
+    try:
+        manifest = read_manifest(folder)
+    except BadInput:
+        manifest = None
+    return InstalledRelease(
+        release_id=folder.name,
+        sealed=seal is not None,
+        sealed_at=seal.sealed_at if seal else None,
+        current=folder.resolve() == current,
+        version=manifest.version if manifest else None,
+        commit=manifest.source.commit if manifest else None,
+        pythons=manifest.pythons if manifest else (),
+        python=seal.python if seal else None,
+    )
