@@ -1,14 +1,14 @@
 """Boot, reset and remove systemd hosts in containers, and run playbooks against them.
 
     script/host boot NAME [--image trixie|bookworm|IMAGE] [--network NAME] [--address OCTET]
-    script/host play PLAYBOOK [ANSIBLE ARGUMENT...]     against every booted host of the group (--limit NAME for one)
-    script/host exec NAME COMMAND...                    as root; with `login NAME` a shell
-    script/host reset NAME                              the host as it was right after its boot
-    script/host commit NAME IMAGE                       an image of the host as it is now (stops and starts it)
+    script/host play PLAYBOOK [ANSIBLE ARGUMENT...]   against the group's hosts (--limit NAME for one)
+    script/host exec NAME COMMAND...                  as root; with `login NAME` a shell
+    script/host reset NAME                            the host as it was right after its boot
+    script/host commit NAME IMAGE                     an image of the host as it is now (restarts it)
     script/host rm NAME | list | clean
 
-A host's container is called PREFIX-GROUP-NAME; the group (default `hand`; molecule: the scenario) keeps apart hosts
-that belong to different runs. Without --network a host has no network at all.
+A host's container is called PREFIX-GROUP-NAME; the group (default `hand`; molecule: the scenario) keeps
+apart hosts that belong to different runs. Without --network a host has no network at all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import images
 from sandbox import CHECKOUT, LABEL, PREFIX, SandboxError, clean, enter, podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 BOOT_TIMEOUT = 90.0
 NETWORKS = 200
@@ -30,14 +34,26 @@ NETWORKS = 200
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What a host is made from. `image` is a suite or an image name; `address` is the last octet on `network`."""
+    """What a host is made from. `image`: a suite or an image's name; `address`: the last octet on `network`."""
 
     name: str
     image: str = "trixie"
     network: str | None = None
     address: int | None = None
-    aliases: dict[str, int] = field(default_factory=dict)  # extra /etc/hosts names -> last octet, same network
-    tmpfs: dict[str, str] = field(default_factory=dict)  # path -> mount options (a small disk, another file system)
+    aliases: dict[str, int] = field(
+        default_factory=dict
+    )  # extra /etc/hosts names -> last octet, same network
+    tmpfs: dict[str, str] = field(
+        default_factory=dict
+    )  # path -> mount options (a small disk, another file system)
+
+    @classmethod
+    def of_platform(cls, platform: dict[str, Any]) -> HostSpec:
+        """A host as molecule.yml describes it; `groups` is for the inventory, an unknown key is an error."""
+        unknown = platform.keys() - {item.name for item in fields(cls)} - {"groups"}
+        if unknown:
+            raise SandboxError(f"platform {platform.get('name')}: unknown keys {', '.join(sorted(unknown))}")
+        return cls(**{key: value for key, value in platform.items() if key != "groups"})
 
 
 @dataclass(frozen=True)
@@ -59,10 +75,26 @@ class Group:
         container = self.container(spec.name)
         podman("rm", "--force", "--ignore", "--time", "0", "--volumes", container)
         podman(
-            "run", "--detach", "--name", container, "--hostname", spec.name, "--systemd=always",
-            "--label", LABEL, "--label", self.label, "--label", f"standfast.spec={json.dumps(asdict(spec))}",
-            *(word for path, options in spec.tmpfs.items() for word in ("--mount", f"type=tmpfs,destination={path},{options}")),
-            *self._network_arguments(spec), image,
+            "run",
+            "--detach",
+            "--name",
+            container,
+            "--hostname",
+            spec.name,
+            "--systemd=always",
+            "--label",
+            LABEL,
+            "--label",
+            self.label,
+            "--label",
+            f"standfast.spec={json.dumps(asdict(spec))}",
+            *(
+                word
+                for path, options in spec.tmpfs.items()
+                for word in ("--mount", f"type=tmpfs,destination={path},{options}")
+            ),
+            *self._network_arguments(spec),
+            image,
         )
         wait_booted(container)
         return container
@@ -86,8 +118,18 @@ class Group:
             for attempt in range(NETWORKS):
                 number = (first + attempt) % NETWORKS + 10
                 made = podman(
-                    "network", "create", "--internal", "--disable-dns", "--subnet", f"10.89.{number}.0/24",
-                    "--label", LABEL, "--label", self.label, network, check=False,
+                    "network",
+                    "create",
+                    "--internal",
+                    "--disable-dns",
+                    "--subnet",
+                    f"10.89.{number}.0/24",
+                    "--label",
+                    LABEL,
+                    "--label",
+                    self.label,
+                    network,
+                    check=False,
                 )
                 if made.returncode == 0:
                     break
@@ -98,17 +140,23 @@ class Group:
         return subnet.rpartition(".")[0]
 
     def names(self) -> list[str]:
-        listed = podman("ps", "--all", "--filter", f"label={self.label}", "--format", "{{.Names}}").stdout.split()
+        listed = podman(
+            "ps", "--all", "--filter", f"label={self.label}", "--format", "{{.Names}}"
+        ).stdout.split()
         return sorted(name.removeprefix(f"{PREFIX}-{self.name}-") for name in listed)
 
     def spec(self, host: str) -> HostSpec:
         label = podman(
-            "container", "inspect", "--format", '{{index .Config.Labels "standfast.spec"}}', self.container(host)
+            "container",
+            "inspect",
+            "--format",
+            '{{index .Config.Labels "standfast.spec"}}',
+            self.container(host),
         )
         return HostSpec(**json.loads(label.stdout))
 
     def commit(self, host: str, image: str) -> None:
-        """Make an image of a host as it is now. It is stopped for that, so that its files are at rest, and started again."""
+        """Make an image of a host as it is now: stopped for that, so that its files are at rest, then started."""
         container = self.container(host)
         podman("stop", "--time", "60", container)
         podman("commit", "--quiet", container, image, timeout=300)
@@ -120,15 +168,20 @@ class Group:
         for host in hosts or self.names():
             podman("rm", "--force", "--ignore", "--time", "0", "--volumes", self.container(host))
         if not hosts:
-            for network in podman("network", "ls", "--quiet", "--filter", f"label={self.label}").stdout.split():
+            for network in podman(
+                "network", "ls", "--quiet", "--filter", f"label={self.label}"
+            ).stdout.split():
                 podman("network", "rm", "--force", network)
 
     def inventory(self, path: Path) -> Path:
         """Write an inventory of the group's hosts (JSON, which YAML readers read)."""
         hosts = {name: {"ansible_host": self.container(name)} for name in self.names()}
-        connection = {"ansible_connection": "standfast_podman", "ansible_python_interpreter": "/usr/bin/python3"}
+        connection = {
+            "ansible_connection": "standfast_podman",
+            "ansible_python_interpreter": "/usr/bin/python3",
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"all": {"hosts": hosts, "vars": connection}}, indent=2) + "\n")
+        path.write_text(json.dumps({"agents": {"hosts": hosts, "vars": connection}}, indent=2) + "\n")
         return path
 
 
@@ -141,74 +194,92 @@ def wait_booted(container: str, timeout: float = BOOT_TIMEOUT) -> None:
         if state == "running":
             return
         if state == "degraded":
-            failed = podman("exec", container, "systemctl", "--failed", "--no-legend", "--plain").stdout.strip()
+            failed = podman(
+                "exec", container, "systemctl", "--failed", "--no-legend", "--plain"
+            ).stdout.strip()
             raise SandboxError(f"{container} booted with failed units: {failed}")
         time.sleep(0.3)
     log = podman("logs", "--tail", "20", container, check=False)
-    raise SandboxError(f"{container} did not boot within {timeout:.0f} s (state {state!r}): {log.stdout}{log.stderr}")
+    raise SandboxError(
+        f"{container} did not boot within {timeout:.0f} s (state {state!r}): {log.stdout}{log.stderr}"
+    )
 
 
-def main(arguments: list[str]) -> int:
+def _inventory(group: Group) -> Path:
+    return group.inventory(CHECKOUT / "build/hosts" / group.name / "inventory.json")
+
+
+def _boot(group: Group, options: argparse.Namespace) -> None:
+    spec = HostSpec(options.name, options.image, options.network, options.address)
+    started = time.monotonic()
+    container = group.boot(spec)
+    print(f"{options.name}: booted as {container} in {time.monotonic() - started:.0f} s")
+
+
+def _reset(group: Group, options: argparse.Namespace) -> None:
+    group.boot(group.spec(options.name))
+    print(f"{options.name}: fresh again")
+
+
+def _create(group: Group, _: argparse.Namespace) -> None:
+    for platform in json.load(sys.stdin):
+        group.boot(HostSpec.of_platform(platform))
+
+
+def _play(group: Group, options: argparse.Namespace) -> None:
+    os.execvp("ansible-playbook", ["ansible-playbook", "-i", str(_inventory(group)), *options.words])
+
+
+def _exec(group: Group, options: argparse.Namespace) -> None:
+    os.execvp("podman", ["podman", "exec", "-i", group.container(options.name), *options.words])
+
+
+def _login(group: Group, options: argparse.Namespace) -> None:
+    os.execvp("podman", ["podman", "exec", "-it", group.container(options.name), "bash", "-l"])
+
+
+VERBS: dict[str, Callable[[Group, argparse.Namespace], None]] = {
+    "boot": _boot,
+    "play": _play,
+    "exec": _exec,
+    "login": _login,
+    "reset": _reset,
+    "commit": lambda group, options: group.commit(options.name, options.image),
+    "rm": lambda group, options: group.remove(options.name),
+    "list": lambda group, _: print("\n".join(group.names())),
+    "inventory": lambda group, _: print(_inventory(group)),
+    "create": _create,
+    "destroy": lambda group, _: group.remove(),
+    "clean": lambda *_: clean(),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="script/host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--group", default="hand")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    boot = verbs.add_parser("boot")
-    boot.add_argument("name")
-    boot.add_argument("--image", default="trixie")
-    boot.add_argument("--network")
-    boot.add_argument("--address", type=int)
-    play = verbs.add_parser("play")
-    play.add_argument("words", nargs=argparse.REMAINDER)
-    execute = verbs.add_parser("exec")
-    execute.add_argument("name")
-    execute.add_argument("words", nargs=argparse.REMAINDER)
-    for verb in ("login", "reset", "rm"):
-        verbs.add_parser(verb).add_argument("name")
-    commit = verbs.add_parser("commit")
-    commit.add_argument("name")
-    commit.add_argument("image")
-    for verb in ("list", "clean", "inventory"):
-        verbs.add_parser(verb)
-    options = parser.parse_args(arguments)
+    subparsers = parser.add_subparsers(dest="verb", required=True)
+    verbs = {name: subparsers.add_parser(name) for name in VERBS}
+    for name in ("boot", "exec", "login", "reset", "commit", "rm"):
+        verbs[name].add_argument("name")
+    for name in ("play", "exec"):
+        verbs[name].add_argument("words", nargs=argparse.REMAINDER)
+    verbs["commit"].add_argument("image")
+    verbs["boot"].add_argument("--image", default="trixie")
+    verbs["boot"].add_argument("--network")
+    verbs["boot"].add_argument("--address", type=int)
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        enter()
+        VERBS[options.verb](Group(options.group), options)
     except (SandboxError, OSError) as problem:
         print(f"host: {problem}", file=sys.stderr)
         return 1
-
-
-def _run(options: argparse.Namespace) -> int:
-    group = Group(options.group)
-    if options.verb == "clean":
-        clean()
-        return 0
-    enter()
-    inventory = CHECKOUT / "build/hosts" / options.group / "inventory.json"
-    match options.verb:
-        case "boot":
-            spec = HostSpec(options.name, options.image, options.network, options.address)
-            started = time.monotonic()
-            container = group.boot(spec)
-            print(f"{options.name}: booted as {container} in {time.monotonic() - started:.0f} s")
-        case "reset":
-            group.boot(group.spec(options.name))
-            print(f"{options.name}: fresh again")
-        case "rm":
-            group.remove(options.name)
-        case "commit":
-            group.commit(options.name, options.image)
-        case "list":
-            print("\n".join(group.names()))
-        case "inventory":
-            print(group.inventory(inventory))
-        case "play":
-            os.execvp("ansible-playbook", ["ansible-playbook", "-i", str(group.inventory(inventory)), *options.words])
-        case "exec":
-            os.execvp("podman", ["podman", "exec", "-i", group.container(options.name), *options.words])
-        case "login":
-            os.execvp("podman", ["podman", "exec", "-it", group.container(options.name), "bash", "-l"])
     return 0
 
 

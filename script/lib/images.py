@@ -10,17 +10,27 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandbox import CHECKOUT, PREFIX, SandboxError, podman
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REPOSITORY = "localhost/standfast-host"
 # A bare server: no acl, no pip, no ensurepip. sudo is there for the login that becomes root.
 PACKAGES = (
-    "dbus", "dbus-user-session", "iproute2", "libpam-systemd", "procps", "python3", "sudo",
-    "systemd", "systemd-sysv",
+    "dbus",
+    "dbus-user-session",
+    "iproute2",
+    "libpam-systemd",
+    "procps",
+    "python3",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
 )
-# `admin` logs in without being root. The journal is persistent, as on a server: `journalctl --user` needs that.
+# `admin` logs in without being root. The journal is persistent, as on a server and as `journalctl --user` needs.
 RECIPE = """
 set -eu
 root=$1
@@ -52,12 +62,14 @@ def mirror() -> str:
         return named
     listing = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "ORIGIN: Debian", "LABEL: Debian"],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     addresses = listing.stdout.split()
     if not addresses:
         raise SandboxError(
-            "this machine's package sources name no Debian archive; set STANDFAST_DEBIAN_MIRROR to its address"
+            "this machine's package sources name no Debian archive: set STANDFAST_DEBIAN_MIRROR to one"
         )
     return addresses[0]
 
@@ -77,8 +89,14 @@ def ensure(suite: str) -> str:
     try:
         _bootstrap(suite, archive, recipe)
         podman(
-            "import", "--change", 'CMD ["/lib/systemd/systemd"]', "--change", "STOPSIGNAL SIGRTMIN+3",
-            str(archive), name, timeout=300,
+            "import",
+            "--change",
+            'CMD ["/lib/systemd/systemd"]',
+            "--change",
+            "STOPSIGNAL SIGRTMIN+3",
+            str(archive),
+            name,
+            timeout=300,
         )
     finally:
         archive.unlink(missing_ok=True)
@@ -89,8 +107,15 @@ def ensure(suite: str) -> str:
 
 def _bootstrap(suite: str, archive: Path, recipe: Path) -> None:
     command = [
-        "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--include={','.join(PACKAGES)}",
-        f'--customize-hook=sh {recipe} "$1"', suite, str(archive), f"deb {mirror()} {suite} main",
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        "--mode=root",
+        f"--include={','.join(PACKAGES)}",
+        f'--customize-hook=sh {recipe} "$1"',
+        suite,
+        str(archive),
+        f"deb {mirror()} {suite} main",
     ]
     for attempt in range(1, ATTEMPTS + 1):
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

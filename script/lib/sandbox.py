@@ -33,7 +33,9 @@ RUNTIME = Path("/run/standfast-tests") / PREFIX
 LABEL = f"standfast.checkout={PREFIX}"
 CGROUP2_MAGIC = "cgroup2fs"
 CAP_SYS_RESOURCE = 24
-ENOUGH = 20_000  # open files and processes of one host; podman lowers its own limits before it starts a container
+ENOUGH = (
+    20_000  # open files and processes of one host; podman lowers its own limits before it starts a container
+)
 PACKAGES = {
     "podman": "podman",
     "runc": "runc",
@@ -59,7 +61,7 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that keeps a mount namespace: its id, start time (clock ticks since boot) and namespace inode."""
+    """A process that keeps a mount namespace: id, start time (ticks since boot), inode of the namespace."""
 
     pid: int
     started: int
@@ -99,7 +101,7 @@ def _within_hard_limit(number: int) -> int:
 
 
 def containers_conf(*, private: bool, bounded: bool) -> str:
-    """The settings podman needs on this machine: `private` without unified cgroups, `bounded` without CAP_SYS_RESOURCE."""
+    """podman's settings here: `private` without unified cgroups, `bounded` without CAP_SYS_RESOURCE."""
     containers = []
     if bounded:
         numbers = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
@@ -122,7 +124,7 @@ def missing_packages() -> list[str]:
 
 
 def install_packages() -> None:
-    """Install what running containers needs from the machine's own package sources; nothing when it is there."""
+    """Install what is missing for running containers, from the machine's own package sources."""
     missing = missing_packages()
     if not missing:
         return
@@ -135,7 +137,9 @@ def install_packages() -> None:
         if done.returncode == 0:
             done = subprocess.run(
                 ["apt-get", "-qq", "-y", "--no-install-recommends", "install", *missing],
-                env=environment, stdout=subprocess.DEVNULL, check=False,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                check=False,
             )
         if done.returncode == 0:
             return
@@ -167,12 +171,23 @@ def _start_holder(inside: int | None) -> Holder:
     if inside is None:
         command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", HOLDER]
     else:
-        command = ["nsenter", "--mount", "--target", str(inside), "bash", "-c",
-                   'echo ready; exec -a "$1" sleep infinity > /dev/null 2>&1']
+        command = [
+            "nsenter",
+            "--mount",
+            "--target",
+            str(inside),
+            "bash",
+            "-c",
+            'echo ready; exec -a "$1" sleep infinity > /dev/null 2>&1',
+        ]
     process = subprocess.Popen(
         [*command, "holder", f"{PREFIX}-holder"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True, cwd="/", text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        cwd="/",
+        text=True,
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -217,10 +232,13 @@ def enter() -> None:
     """Move this process into the sandbox: afterwards podman works in it and in its children."""
     if os.geteuid() != 0:
         raise SandboxError("containers with systemd are run by root: start it with sudo")
+    recorded = _recorded_holder()
+    if recorded and recorded.namespace == Path("/proc/self/ns/mnt").stat().st_ino:
+        return  # already inside, with its environment
     install_packages()
     prepare_environment()
     keeper = holder()
-    if keeper is None or keeper.namespace == Path("/proc/self/ns/mnt").stat().st_ino:
+    if keeper is None:
         return
     folder = Path.cwd()
     descriptor = os.open(f"/proc/{keeper.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -236,7 +254,11 @@ def podman(*arguments: str, check: bool = True, timeout: float = 120) -> subproc
     """Run podman; with `check`, a failure raises SandboxError with podman's own words."""
     done = subprocess.run(
         ["podman", "--log-level=error", *arguments],
-        capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
     )
     if check and done.returncode != 0:
         raise SandboxError(f"podman {' '.join(arguments)}: {done.stderr.strip()}")
@@ -244,7 +266,7 @@ def podman(*arguments: str, check: bool = True, timeout: float = 120) -> subproc
 
 
 def clean() -> None:
-    """Remove this checkout's containers and networks and end its holder. Images stay: they are keyed by content."""
+    """Remove this checkout's containers and networks and end its holder; images stay, keyed by content."""
     if os.geteuid() == 0 and not shutil.which("podman"):
         return
     enter()

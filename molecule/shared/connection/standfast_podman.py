@@ -1,4 +1,4 @@
-"""Reach a host in a container over `podman exec`, with pipelining: the way SSH would, without an SSH server."""
+"""Reach a host in a container over `podman exec`, with pipelining: as SSH does, without an SSH server."""
 
 from __future__ import annotations
 
@@ -67,13 +67,17 @@ class Connection(ConnectionBase):
     def _exec(self, argv: list[str], **streams: Any) -> subprocess.CompletedProcess[bytes]:
         user = self.get_option("remote_user")
         login = ["--user", user] if user else []
-        done = self._podman(["exec", "--interactive", *login, self.get_option("remote_addr"), *argv], **streams)
+        done = self._podman(
+            ["exec", "--interactive", *login, self.get_option("remote_addr"), *argv], **streams
+        )
         if done.returncode == UNREACHABLE:
             raise AnsibleConnectionFailure(to_text(done.stderr).strip())
         return done
 
     @ensure_connect
-    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+    def exec_command(
+        self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
+    ) -> tuple[int, bytes, bytes]:
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         done = self._exec(shlex.split(to_text(cmd)), **({} if in_data is None else {"input": in_data}))
         return done.returncode, done.stdout, done.stderr

@@ -1,0 +1,357 @@
+"""What a scenario's tests see: its hosts, the controller's folder, and playbook runs.
+
+A host is looked at over `podman exec` (about 0.2 s a command). Everything raises AssertionError with what was
+observed, so that a failing test says why by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import testinfra
+from hosts import Group, wait_booted
+from sandbox import podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RECAP = re.compile(r"^(\S+)\s*: ((?:\w+=\d+\s*)+)$")
+TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*)\] \**$")
+
+
+def wait_until[T](look: Callable[[], T], timeout: float, what: str, every: float = 0.5) -> T:
+    """Call `look` until it returns something true, and return that; else say `what` and what was seen last."""
+    deadline = time.monotonic() + timeout
+    while True:
+        seen: object
+        try:
+            result = look()
+            if result:
+                return result
+            seen = result
+        except AssertionError as failure:
+            seen = failure
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what}; last seen: {seen!r}")
+        time.sleep(every)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command on a host."""
+
+    command: str
+    rc: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """A unit of a user's manager, as systemd shows it; one that does not exist has `load` "not-found"."""
+
+    load: str
+    active: str
+    sub: str
+    main_pid: int
+    restarts: int
+    result: str
+    exit_status: int
+
+
+class Host:
+    """One systemd host in a container."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.group = group
+        self.name = name
+        self.container = group.container(name)
+
+    @cached_property
+    def testinfra(self) -> testinfra.host.Host:
+        return testinfra.get_host(f"podman://{self.container}")
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str = "root",
+        check: bool = True,
+        timeout: float = 60,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Done:
+        """Run a bash line or an argument list; `check` makes another exit than 0 an AssertionError."""
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        settings = [word for key, value in (env or {}).items() for word in ("--env", f"{key}={value}")]
+        shown = command if isinstance(command, str) else " ".join(argv)
+        try:
+            done = subprocess.run(
+                [
+                    "podman",
+                    "--log-level=error",
+                    "exec",
+                    "--interactive",
+                    "--user",
+                    user,
+                    *settings,
+                    self.container,
+                    "timeout",
+                    "--kill-after=5",
+                    f"{timeout:g}",
+                    *argv,
+                ],
+                capture_output=True,
+                text=True,
+                input=stdin,
+                check=False,
+                timeout=timeout + 30,
+            )
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name}: no answer within {timeout + 30:g} s: {shown}") from None
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"{self.name}: exit {done.returncode} from {shown!r}\n{done.stdout}\nstderr: {done.stderr}"
+            )
+        return Done(shown, done.returncode, done.stdout, done.stderr)
+
+    def as_user(self, user: str, command: str | Sequence[str], **how: Any) -> Done:
+        """Run as a service user, with the environment that reaches that user's manager."""
+        uid = self.run(["id", "-u", user]).stdout.strip()
+        home = self.run(["getent", "passwd", user]).stdout.split(":")[5]
+        env = {"XDG_RUNTIME_DIR": f"/run/user/{uid}", "HOME": home, "USER": user, **how.pop("env", {})}
+        return self.run(command, user=user, env=env, **how)
+
+    def user_service(self, user: str, unit: str) -> UnitState:
+        names = ("LoadState", "ActiveState", "SubState", "MainPID", "NRestarts", "Result", "ExecMainStatus")
+        shown = self.as_user(
+            user, ["systemctl", "--user", "show", unit, f"--property={','.join(names)}"]
+        ).stdout
+        values = dict(line.split("=", 1) for line in shown.splitlines())
+        return UnitState(
+            values["LoadState"],
+            values["ActiveState"],
+            values["SubState"],
+            int(values.get("MainPID", 0)),
+            int(values.get("NRestarts", 0)),
+            values.get("Result", ""),
+            int(values.get("ExecMainStatus", 0)),
+        )
+
+    def cli(
+        self, *words: str, instance: str = "lucy-agent", rc: int = 0, timeout: float = 60
+    ) -> dict[str, Any]:
+        """Run the operator's helper with --json; returns the object it printed. It must end with `rc`."""
+        done = self.run([f"/usr/local/bin/{instance}", "--json", *words], check=False, timeout=timeout)
+        assert done.rc == rc, f"{done.command}: exit {done.rc}, not {rc}\n{done.stdout}\n{done.stderr}"
+        printed = json.loads(done.stdout)
+        assert isinstance(printed, dict), f"{done.command} printed no JSON object: {done.stdout}"
+        return printed
+
+    def boot_marker(self) -> str:
+        """Tells boots apart: PID 1's start time (a container's restart keeps the kernel's boot id)."""
+        return self.run("cut -d' ' -f22 /proc/1/stat").stdout.strip()
+
+    def restart(self, timeout: float = 90) -> None:
+        """Reboot, without anybody logging in, and wait until systemd says `running`."""
+        before = self.boot_marker()
+        podman("restart", "--time", "60", self.container, timeout=timeout)
+        wait_booted(self.container, timeout)
+        assert self.boot_marker() != before, f"{self.name}: PID 1 is the one from before the restart"
+
+    def tree_digest(self, *paths: str) -> str:
+        """A digest of names, owners, modes, sizes and contents below `paths`: equal means nothing changed."""
+        listing = (
+            "for p in " + " ".join(paths) + "; do [ -e $p ] || { echo absent $p; continue; }; "
+            "find $p -xdev -printf '%p %u %g %m %y %l\\n' | sort; "
+            "find $p -xdev -type f -print0 | sort -z | xargs -0r sha256sum; done"
+        )
+        return self.run(f"({listing}) | sha256sum").stdout.split()[0]
+
+    def journal(self, lines: int = 40) -> str:
+        done = podman("exec", self.container, "journalctl", "--no-pager", "--lines", str(lines), check=False)
+        return done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Play:
+    """A finished (or killed) playbook run: `hosts` has the recap counts by host, `tasks` what it started."""
+
+    rc: int
+    output: str
+    hosts: dict[str, dict[str, int]]
+    tasks: list[str] = field(default_factory=list)
+    killed: bool = False
+
+    @property
+    def changed(self) -> int:
+        return sum(counts["changed"] for counts in self.hosts.values())
+
+
+class Controller:
+    """A copy of what an operator has in front of them: playbooks, roles, inventories and one release archive.
+
+    The folder is laid out as the runbooks say (`inventories/yours/hosts.yml`, `dist/standfast-*.tar`), so
+    their blocks run in it as they are printed.
+    """
+
+    PARTS = ("ansible.cfg", "playbooks", "roles", "inventories", "runbooks")
+
+    def __init__(self, folder: Path, group: Group, archive: Path | None) -> None:
+        self.folder = folder
+        self.group = group
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for part in self.PARTS:
+            source = CHECKOUT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy2(source, folder / part)
+        if archive is not None:
+            (folder / "dist").mkdir()
+            for file in (archive, archive.with_name(archive.name + ".sig")):
+                if file.exists():
+                    shutil.copy2(file, folder / "dist" / file.name)
+            self.archive = folder / "dist" / archive.name
+
+    def write_inventory(
+        self, name: str, hosts: Mapping[str, Mapping[str, Any]], variables: Mapping[str, Any] | None = None
+    ) -> Path:
+        """Write inventories/NAME/hosts.yml: hosts of this scenario with their variables, in group `agents`."""
+        connection = {
+            "ansible_connection": "standfast_podman",
+            "ansible_python_interpreter": "/usr/bin/python3",
+        }
+        listed = {
+            host: {"ansible_host": self.group.container(host), **given} for host, given in hosts.items()
+        }
+        path = self.folder / "inventories" / name / "hosts.yml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        common = {**connection, "release_archive": str(getattr(self, "archive", "")), **(variables or {})}
+        path.write_text(json.dumps({"agents": {"hosts": listed, "vars": common}}, indent=2) + "\n")
+        return path
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """The sandbox's environment without molecule's: ansible.cfg is the folder's own."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("MOLECULE_")}
+        kept.pop("ANSIBLE_CONFIG", None)
+        return {**kept, "PYTHONUNBUFFERED": "1", "ANSIBLE_NOCOLOR": "1"}
+
+    def playbook(
+        self,
+        name: str,
+        *arguments: str,
+        inventory: str = "yours",
+        check: bool = False,
+        extra_vars: Mapping[str, Any] | None = None,
+        kill_at: int | None = None,
+        timeout: float = 600,
+        env: Mapping[str, str] | None = None,
+        binary: str = "ansible-playbook",
+    ) -> Play:
+        """Run playbooks/NAME.yml against inventories/INVENTORY/hosts.yml.
+
+        `check` adds --check --diff. `kill_at=N` sends SIGKILL to the run and all its workers as soon as its
+        Nth task is announced (1 is the first); on the host the task may go on, as after a lost connection.
+        """
+        command = [
+            binary,
+            "-i",
+            f"inventories/{inventory}/hosts.yml",
+            f"playbooks/{name}.yml",
+            *(("--check", "--diff") if check else ()),
+            *(("-e", json.dumps(extra_vars)) if extra_vars else ()),
+            *arguments,
+        ]
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env={**self.environment, **(env or {})},
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        late = threading.Event()
+
+        def stop_late() -> None:
+            late.set()
+            kill_tree(process.pid)
+
+        lines: list[str] = []
+        tasks: list[str] = []
+        killed = False
+        guard = threading.Timer(timeout, stop_late)
+        guard.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                task = TASK.match(line.rstrip())
+                if task:
+                    tasks.append(task.group(1))
+                if kill_at and len(tasks) >= kill_at:
+                    killed = True
+                    break
+        finally:
+            guard.cancel()
+            if process.poll() is None and (killed or sys.exc_info()[0]):
+                kill_tree(process.pid)
+        rc = process.wait(timeout=60)
+        process.stdout.close()
+        if late.is_set():
+            raise AssertionError(
+                f"{' '.join(command)} ran longer than {timeout:g} s:\n{''.join(lines)[-4000:]}"
+            )
+        return Play(rc, "".join(lines), _recap(lines), tasks, killed)
+
+
+def _recap(lines: list[str]) -> dict[str, dict[str, int]]:
+    hosts = {}
+    for line in lines:
+        match = RECAP.match(line.rstrip())
+        if match:
+            counts = (word.split("=") for word in match.group(2).split())
+            hosts[match.group(1)] = {key: int(value) for key, value in counts}
+    return hosts
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process we started and its descendants (ansible's workers leave its process group)."""
+    try:
+        os.kill(pid, signal.SIGSTOP)  # it starts no new worker while we look
+    except ProcessLookupError:
+        return
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    doomed = [pid]
+    for process in doomed:
+        doomed.extend(children.get(process, []))
+    for process in doomed:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
