@@ -93,8 +93,8 @@ def replace(connection: Store, layout: Layout, reason: str, now: float, host: st
     generation + 1, no owner and no lease, marked as interrupted under the new epoch; then every component's
     ``on_epoch_end`` runs. Only after that commit is the marker written. A kill in between leaves the new,
     paused epoch in the database and the old one in the marker: the fence refuses every claim, nothing can be
-    claimed or resumed, and calling ``replace`` again completes it under one more epoch. (The other order could
-    leave a database that says "not paused, old epoch" with only the marker against it.)
+    claimed or resumed, and calling ``replace`` again completes it under one more epoch. (The other order
+    could leave a database that says "not paused, old epoch" with only the marker against it.)
     """
     host = host or host_identity()
     epoch = _new_epoch()

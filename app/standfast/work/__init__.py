@@ -1,0 +1,78 @@
+"""Business work: intake, schedules, transcript, endings, reports and their delivery, and reading it all.
+
+Everything that writes for a claim goes through the fence of ``standfast.authority``.
+"""
+
+from standfast.work.component import COMPONENT
+from standfast.work.delivery import Channel, Outbox, deliver_pending, resume_deliveries
+from standfast.work.endings import Canceled, Ending, Finished, cancel, finish, finish_and_claim
+from standfast.work.intake import Admission, Limits, Request, admit, admit_within
+from standfast.work.reading import (
+    Ages,
+    Latest,
+    WorkItem,
+    ages,
+    counts,
+    latest_done,
+    list_work,
+    show_work,
+)
+from standfast.work.reports import Report, create_report, list_reports, show_report, uncertain_reports
+from standfast.work.runs import Run, show_run, start_run
+from standfast.work.schedules import (
+    Fired,
+    Schedule,
+    Slot,
+    add_schedule,
+    fire_due,
+    list_schedules,
+    list_slots,
+    remove_schedule,
+)
+from standfast.work.transcript import TranscriptRow, observe, transcript
+
+__all__ = [
+    "COMPONENT",
+    "Admission",
+    "Ages",
+    "Canceled",
+    "Channel",
+    "Ending",
+    "Finished",
+    "Fired",
+    "Latest",
+    "Limits",
+    "Outbox",
+    "Report",
+    "Request",
+    "Run",
+    "Schedule",
+    "Slot",
+    "TranscriptRow",
+    "WorkItem",
+    "add_schedule",
+    "admit",
+    "admit_within",
+    "ages",
+    "cancel",
+    "counts",
+    "create_report",
+    "deliver_pending",
+    "finish",
+    "finish_and_claim",
+    "fire_due",
+    "latest_done",
+    "list_reports",
+    "list_schedules",
+    "list_slots",
+    "list_work",
+    "observe",
+    "remove_schedule",
+    "resume_deliveries",
+    "show_report",
+    "show_run",
+    "show_work",
+    "start_run",
+    "transcript",
+    "uncertain_reports",
+]

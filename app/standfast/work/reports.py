@@ -1,0 +1,102 @@
+"""Reports: what a turn has to say, written with its ending and delivered afterwards."""
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from standfast.authority import Claim, fenced
+from standfast.clock import Clock
+from standfast.errors import BadInput, Refused
+from standfast.store import new_id
+
+BODY_BYTES = 64 * 1024
+"""Longest report, in bytes of UTF-8."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report and where its delivery stands."""
+
+    id: str
+    """24 hex digits."""
+    work: str
+    """The work item it is about."""
+    generation: int
+    """The claim that wrote it."""
+    body: str
+    """What Lucy reads."""
+    delivery: str
+    """``pending``, ``sending``, ``sent`` or ``unknown``."""
+    note: str
+    """Why the delivery is not simply done; empty otherwise."""
+    created_at: float
+    """Epoch seconds."""
+    delivered_at: float | None
+    """Epoch seconds; None until sent."""
+
+
+def create_report(
+    connection: sqlite3.Connection, claim: Claim, body: str, *, clock: Clock, marker: Path
+) -> str:
+    """Write a report in the middle of a turn; returns its id. Raises StaleClaim, BadInput, StoreBusy."""
+    check_body(body)
+    with fenced(connection, claim, clock, marker, "report") as now:
+        return write_report(connection, claim.work, claim.generation, body, now)
+
+
+def write_report(connection: sqlite3.Connection, work: str, generation: int, body: str, now: float) -> str:
+    """Insert a report inside the caller's fenced transaction; returns its id."""
+    report = new_id(now)
+    connection.execute(
+        "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
+        " VALUES (?, ?, ?, ?, 'pending', ?)",
+        (report, work, generation, body, now),
+    )
+    return report
+
+
+def check_body(body: str) -> None:
+    """Raise BadInput unless ``body`` can be a report."""
+    if not body.strip():
+        raise BadInput("report: must not be empty")
+    size = len(body.encode())
+    if size > BODY_BYTES:
+        raise BadInput(f"report: {size} bytes of UTF-8 is over the bound of {BODY_BYTES}")
+
+
+def list_reports(connection: sqlite3.Connection, *, work: str | None = None, limit: int = 50) -> list[Report]:
+    """The newest reports first; of one work item when ``work`` is given."""
+    if work is None:
+        rows = connection.execute(
+            "SELECT id, work, generation, body, delivery, note, created_at, delivered_at FROM reports"
+            " ORDER BY seq DESC LIMIT ?",
+            (limit,),
+        )
+    else:
+        rows = connection.execute(
+            "SELECT id, work, generation, body, delivery, note, created_at, delivered_at FROM reports"
+            " WHERE work = ? ORDER BY seq DESC LIMIT ?",
+            (work, limit),
+        )
+    return [Report(*row) for row in rows]
+
+
+def show_report(connection: sqlite3.Connection, report: str) -> Report:
+    """One report; raises Refused ``report_unknown``."""
+    row = connection.execute(
+        "SELECT id, work, generation, body, delivery, note, created_at, delivered_at FROM reports"
+        " WHERE id = ?",
+        (report,),
+    ).fetchone()
+    if row is None:
+        raise Refused("report_unknown", f"there is no report {report}", remedy="see `standfast report list`")
+    return Report(*row)
+
+
+def uncertain_reports(connection: sqlite3.Connection) -> int:
+    """How many reports are sending or unknown: nobody can say that they arrived."""
+    row = connection.execute(
+        "SELECT count(*) FROM reports INDEXED BY reports_open"
+        " WHERE delivery <> 'sent' AND delivery IN ('sending', 'unknown')"
+    ).fetchone()
+    return int(row[0])

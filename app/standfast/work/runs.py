@@ -1,0 +1,41 @@
+"""Runs: each start of the service, so that finished work can say which process and release finished it."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from standfast.errors import Refused
+from standfast.store import immediate, new_id
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of the service."""
+
+    id: str
+    """24 hex digits."""
+    release: str
+    """The release id, or ``source``."""
+    pid: int
+    """The main process."""
+    invocation: str
+    """systemd's INVOCATION_ID; empty outside systemd."""
+    started_at: float
+    """Epoch seconds."""
+
+
+def start_run(connection: sqlite3.Connection, *, release: str, pid: int, invocation: str, now: float) -> str:
+    """Record a start of the service; returns the run's id."""
+    run = new_id(now)
+    with immediate(connection, "start_run"):
+        connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?)", (run, release, pid, invocation, now))
+    return run
+
+
+def show_run(connection: sqlite3.Connection, run: str) -> Run:
+    """One run; raises Refused ``run_unknown``."""
+    row = connection.execute(
+        "SELECT id, release, pid, invocation, started_at FROM runs WHERE id = ?", (run,)
+    ).fetchone()
+    if row is None:
+        raise Refused("run_unknown", f"there is no run {run}")
+    return Run(*row)
