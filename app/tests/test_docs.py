@@ -130,3 +130,22 @@ def test_every_direct_dependency_has_its_line() -> None:
         re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
     )
     assert names <= justified
+
+
+def versions_of_the_scenarios() -> str:
+    """The versions that the scenarios run on, as each runbook names them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lock = (ROOT / "requirements-dev.lock").read_text()
+    core = re.search(r"^ansible-core==(\d+\.\d+)\.", lock, re.MULTILINE)
+    assert core is not None
+    version = project["version"]
+    return f"standfast {version}, Debian 13, systemd 257, Python 3.13, ansible-core {core.group(1)}"
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted(set(ROOT.glob("runbooks/*.md")) - {ROOT / "runbooks/README.md"}),
+    ids=lambda page: page.stem,
+)
+def test_a_runbook_names_the_versions_that_it_is_tested_with(page: Path) -> None:
+    assert f"- Tested with: {versions_of_the_scenarios()}\n" in page.read_text()

@@ -7,6 +7,7 @@ differs (--check only), 1 a source is wrong (a default that the argument spec do
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 CLI = "standfast"
+EXAMPLES = re.compile(r"\n\x08?\nExamples:\n(?P<lines>(?:  .*\n)+)")
 
 
 class SourceError(Exception):
@@ -152,12 +154,18 @@ class EveryCommand(LazyGroup):
         return command
 
 
+def fenced(examples: re.Match[str]) -> str:
+    """The examples that end a command's help, as a block of commands."""
+    lines = "".join(f"$ {line.strip()}\n" for line in examples["lines"].splitlines())
+    return f"\n**Examples**:\n\n```console\n{lines}```\n"
+
+
 def cli_page() -> str:
     """The CLI reference, as typer's own documentation command writes it."""
     root.info.cls = EveryCommand
     command = get_command(root)
     written = get_docs_for_click(obj=command, ctx=Context(command, info_name=CLI), name=CLI)
-    heading, _, rest = written.strip().partition("\n")
+    heading, _, rest = EXAMPLES.sub(fenced, written).strip().partition("\n")
     return f"{heading}\n\n<!-- Made by script/docs from the help of the CLI: do not edit. -->\n{rest}\n"
 
 
