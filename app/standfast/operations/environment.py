@@ -340,9 +340,10 @@ def _read(path: Path) -> tuple[bytes | None, str | None]:
         return None, "there is no such file: the service would not start"
     except OSError as error:
         return None, f"it cannot be read: {error.strerror}"
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None, "it is not a regular file"
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return None, "it is not a regular file"
         data = file.read(MAX_PAIRS * 2 + 1)
     if len(data) > MAX_PAIRS * 2:
         return None, f"it is longer than {MAX_PAIRS * 2} bytes"

@@ -112,8 +112,11 @@ def read_entry(path: Path) -> Entry:
     """One file as an Entry; never raises for what the file holds."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read(MAX_FILE + 1)
+        try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_FILE + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         return Entry(path, None, b"", f"cannot be read: {error.strerror}")
     if len(data) > MAX_FILE:

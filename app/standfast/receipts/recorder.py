@@ -48,7 +48,7 @@ def record(folder: Path, draft: Draft, *, release: str, now: float, dry: bool = 
     Raises Refused `run_recorded` when this operation and run id are there with other content.
     """
     chain.check_folder(folder)
-    with _alone(folder):
+    with alone(folder):
         found = chain.entries(folder)
         existing = _recorded_before(found, draft)
         if existing is not None:
@@ -194,7 +194,8 @@ def _pending_draft(entry: chain.Entry) -> tuple[Draft | None, str]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock for the block; Refused `receipts_busy` when it stays taken."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         until = time.monotonic() + LOCK_PATIENCE
