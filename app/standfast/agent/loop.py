@@ -16,6 +16,7 @@ from standfast.agent.messages import Message
 from standfast.agent.model import Model, ModelFailed, Reply, Request, ToolCall, Usage
 from standfast.agent.tools import Decision, Dispatcher, Outcome, failure
 from standfast.authority import StaleClaim
+from standfast.work.transcript import MESSAGE_BYTES
 
 
 class Status(enum.StrEnum):
@@ -109,7 +110,10 @@ class _Turn:
         while True:
             reply = self.ask()
             calls = self.admitted(reply)
-            self.say(chat.assistant(reply.text, calls, self.model.source))
+            said = chat.assistant(reply.text, calls, self.model.source)
+            if chat.size([said]) > MESSAGE_BYTES:
+                raise _Ended(Status.CONTEXT_LIMIT, f"one reply of more than {MESSAGE_BYTES} bytes")
+            self.say(said)
             self.on_step()
             self.check_tokens(reply)
             if not calls:

@@ -1,5 +1,6 @@
 """``shop.toml``: catalogue, opening stock, the brief's time and the limits, read once and checked whole."""
 
+import time
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from standfast.agent import Limits
-from standfast.errors import ConfigurationInvalid
+from standfast.errors import BadInput, ConfigurationInvalid
+from standfast.work import cron as crons
 
 MAX_BYTES = 1024 * 1024
 MAX_STOCK = 1_000_000
@@ -35,12 +37,28 @@ class Shop(_Table):
     name: Line
 
 
+def _comes_due(cron: str) -> str:
+    return _scheduled(cron, cron, "UTC")
+
+
+def _known_zone(zone: str) -> str:
+    return _scheduled(zone, "0 0 * * *", zone)
+
+
+def _scheduled(value: str, cron: str, zone: str) -> str:
+    try:
+        crons.check(cron, zone, time.time())
+    except BadInput as error:
+        raise ValueError(str(error).partition(": ")[2]) from error
+    return value
+
+
 class Brief(_Table):
     """When the morning brief is due."""
 
-    cron: str = Field(min_length=1, max_length=100)
+    cron: Annotated[str, AfterValidator(_comes_due)]
     """Five cron fields."""
-    zone: str = Field(min_length=1, max_length=60)
+    zone: Annotated[str, AfterValidator(_known_zone)]
     """IANA time zone in which they are meant."""
 
 
@@ -92,7 +110,7 @@ class ShopConfig(_Table):
     shop: Shop
     brief: Brief | None = None
     """None: no morning brief by the clock."""
-    product: Annotated[tuple[Product, ...], Field(min_length=1, max_length=500, strict=False)]
+    product: Annotated[tuple[Product, ...], Field(min_length=1, max_length=200, strict=False)]
     limits: TurnLimits = TurnLimits()
     intake: IntakeLimits = IntakeLimits()
 

@@ -1,0 +1,13 @@
+"""Every component of the store, in the order in which their tables refer to each other."""
+
+from standfast.authority import COMPONENT as AUTHORITY
+from standfast.shop.schema import COMPONENT as SHOP
+from standfast.store import Component
+from standfast.work import COMPONENT as WORK
+
+COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, SHOP)
+
+
+def understood() -> dict[str, int]:
+    """The schema version of each component that this code understands, by component name."""
+    return {component.name: component.version for component in COMPONENTS}

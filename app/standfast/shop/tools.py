@@ -1,0 +1,96 @@
+"""The shop's tools, bound to one claim."""
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, JsonValue
+
+from standfast.agent import Arguments, Dispatcher, NoArguments, Tool, ToolCall, tool
+from standfast.authority import Claim, agrees, assert_current, operations
+from standfast.clock import Clock
+from standfast.shop.config import ShopConfig
+from standfast.shop.stock import positions
+from standfast.work import observe, show_work, transcript
+
+FINDING = "finding"
+"""The role of a finding's transcript row; it is no part of the conversation with the model."""
+RESULT_BYTES = 128 * 1024
+"""A whole catalogue fits."""
+
+
+class Finding(Arguments):
+    """What `record_finding` takes."""
+
+    text: Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+    """One finding, for Lucy to act on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShopTools:
+    """What a turn for ``claim`` may read and write."""
+
+    connection: sqlite3.Connection
+    claim: Claim
+    config: ShopConfig
+    clock: Clock
+    marker: Path
+
+    def dispatcher(self) -> Dispatcher:
+        """The tools behind the gate: the fence is asked before every consequential call."""
+        return Dispatcher(
+            [
+                tool("list_stock", "The stock of every product.", NoArguments, self._list_stock),
+                tool("work_status", "Whether this work may still act.", NoArguments, self._work_status),
+                tool(
+                    "record_finding",
+                    "Keep one finding for Lucy, in one short sentence.",
+                    Finding,
+                    self._record_finding,
+                    consequential=True,
+                ),
+            ],
+            before_write=self._gate,
+            result_bytes=RESULT_BYTES,
+        )
+
+    def _gate(self, _tool: Tool, _arguments: BaseModel) -> None:
+        assert_current(self.connection, self.claim, self.clock.now(), self.marker)
+
+    def _list_stock(self, _arguments: NoArguments, _call: ToolCall) -> JsonValue:
+        return {"products": [p.model_dump() for p in positions(self.connection, self.config)]}
+
+    def _work_status(self, _arguments: NoArguments, _call: ToolCall) -> JsonValue:
+        control = operations(self.connection)
+        work = show_work(self.connection, self.claim.work)
+        return {
+            "paused": control.paused,
+            "claim_epoch_current": control.epoch == self.claim.epoch and agrees(self.connection, self.marker),
+            "claim_generation": self.claim.generation,
+            "work": {"generation": work.generation, "owner": work.owner, "status": work.status},
+            "transcript_rows": len(transcript(self.connection, self.claim.work)),
+        }
+
+    def _record_finding(self, finding: Finding, call: ToolCall) -> JsonValue:
+        row = {"role": FINDING, "text": finding.text, "tool_call_id": call.id, "gate": "allowed"}
+        # A turn cut off between this write and its answer comes here again with the same call.
+        if row not in findings(self.connection, self.claim.work):
+            message = json.dumps(row, ensure_ascii=False)
+            observe(self.connection, self.claim, message, clock=self.clock, marker=self.marker)
+        return "recorded"
+
+
+def findings(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonValue]]:
+    """The findings that were kept for one work item, oldest first."""
+    return [message for message in _messages(connection, work) if message.get("role") == FINDING]
+
+
+def conversation(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonValue]]:
+    """The recorded messages of one work item's conversation, over all generations, oldest first."""
+    return [message for message in _messages(connection, work) if message.get("role") != FINDING]
+
+
+def _messages(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonValue]]:
+    return [json.loads(row.message) for row in transcript(connection, work)]
