@@ -1,0 +1,921 @@
+"""Look at a host, and hold its deploy lock, before anything of Standfast is there.
+
+Sent on stdin (`python3 -I - SUBCOMMAND REQUEST`), so nothing is left on the host; standard library only and
+Python >= 3.9, because the host may have nothing newer (and then this is what says so). REQUEST is one JSON
+object; the answer is one JSON object on stdout.
+
+    preflight          every check as {name, outcome: pass|attention|refuse, observed, remedy}, and the survey;
+                       changes nothing; exit 0 pass, 4 attention, 3 refuse
+    survey             what is there now, without a judgement; changes nothing
+    service            the unit's facts; {"wait": seconds, "until": "active"|"inactive", "not_pid": n} waits, bounded
+    lock acquire|renew|release|show
+                       one deploy lock per host, changed only under flock of a guard file; its expiry counts on
+                       CLOCK_BOOTTIME, so that a stepped clock neither frees nor prolongs it; acquire also
+                       answers with the survey taken while holding it
+    place              {"user", "path", "text", "mode"}: writes (or with text null removes) one file below the
+                       user's home AS that user, so that a link planted there can not point root elsewhere
+    pending-receipt    keeps a failed run's draft as receipts/pending-RUN.json while no CLI is there to chain it
+
+A refusal is {"changed": false, "refused": {code, reason, observed, remedy}} with exit 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import grp
+import hashlib
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Iterator, NoReturn, Optional, Union
+
+Json = dict[str, Any]
+
+PATH_RULE = re.compile(r"/[A-Za-z0-9_./-]+\Z")
+RULES = {
+    "instance": (re.compile(r"[a-z][a-z0-9-]{0,47}\Z"), "a lower-case letter, then up to 47 of a-z 0-9 -"),
+    "user": (re.compile(r"[a-z_][a-z0-9_-]{0,31}\Z"), "a letter a-z or _, then up to 31 of a-z 0-9 _ -"),
+    "release": (re.compile(r"[a-z0-9][A-Za-z0-9.+-]{0,99}\Z"), "a release id as the manifest gives it"),
+}
+REMOTE_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "ncpfs", "lustre"}
+VOLATILE_FILE_SYSTEMS = {"tmpfs", "ramfs"}
+SYSTEM_FOLDERS = ("/etc", "/usr", "/bin", "/sbin", "/lib", "/boot", "/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
+SYSTEMCTL_SECONDS = 20
+REGISTRY = "/var/lib/standfast"
+HELPER_FOLDER = "/usr/local/bin"
+SKEW_ATTENTION, SKEW_REFUSE = 120, 86_400
+EARLIEST_CLOCK = 1_767_225_600  # 2026-01-01: before this source existed
+FEWEST_INODES = 8_000
+UNIT_RELEASE = re.compile(r"^ExecStart=(?P<root>/\S+)/releases/(?P<id>[^/\s]+)/venv/bin/", re.MULTILINE)
+DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
+EXIT_REFUSED, EXIT_ATTENTION, EXIT_USAGE = 3, 4, 2
+
+
+class Refusal(Exception):
+    """A rule says no; nothing was changed."""
+
+    def __init__(self, code: str, reason: str, observed: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.answer = {
+            "changed": False,
+            "refused": {"code": code, "reason": reason, "observed": observed, "remedy": remedy},
+        }
+
+
+# --- small readers ---------------------------------------------------------------------------------------------
+
+
+def read_text(path: Union[str, Path], limit: int = 1_000_000) -> Optional[str]:
+    """The text of a regular file, or None; never follows a link and never blocks on a pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return file.read(limit).decode("utf-8", "replace")
+
+
+def read_json(path: Union[str, Path]) -> Optional[Json]:
+    text = read_text(path)
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def sha256_of(path: Union[str, Path]) -> Optional[str]:
+    text = read_text(path)
+    return None if text is None else hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def nearest_existing(path: str) -> str:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def owner_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def describe(path: str) -> Optional[Json]:
+    """Kind, owner, group and mode of a path itself (a link is not followed), or None."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    kinds = ((stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"), (stat.S_ISREG, "file"))
+    kind = next((name for test, name in kinds if test(found.st_mode)), "other")
+    return {
+        "kind": kind,
+        "owner": owner_name(found.st_uid),
+        "group": group_name(found.st_gid),
+        "mode": f"{stat.S_IMODE(found.st_mode):04o}",
+        "modified_at": found.st_mtime,
+    }
+
+
+def account(name: str) -> Optional[Json]:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return None
+    return {
+        "name": name,
+        "uid": entry.pw_uid,
+        "gid": entry.pw_gid,
+        "group": group_name(entry.pw_gid),
+        "home": entry.pw_dir,
+        "shell": entry.pw_shell,
+    }
+
+
+def run(argv: list[str], user: Optional[Json] = None) -> tuple[int, str, str]:
+    """One bounded command with a clean environment, as the given account; (exit, stdout, stderr), 124 on time-out."""
+    environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    extra: Json = {}
+    if user is not None:
+        environment.update(HOME=user["home"], USER=user["name"], XDG_RUNTIME_DIR=f"/run/user/{user['uid']}")
+        if os.geteuid() == 0:
+            extra = {"user": user["uid"], "group": user["gid"], "extra_groups": []}
+    try:
+        done = subprocess.run(
+            argv, env=environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=SYSTEMCTL_SECONDS, **extra,
+        )
+    except subprocess.TimeoutExpired:
+        return 124, "", f"no answer within {SYSTEMCTL_SECONDS} s"
+    except OSError as error:
+        return 127, "", str(error)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def properties(argv: list[str], user: Optional[Json] = None) -> Json:
+    code, out, err = run(argv, user)
+    found: Json = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    found["exit"], found["error"] = code, err.strip()
+    return found
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def process_started_at(pid: int) -> Optional[float]:
+    """Epoch seconds at which a process started, from its start tick (which no clock step changes)."""
+    text = read_text(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    ticks = int(text.rpartition(")")[2].split()[19])
+    return time.time() - (boottime() - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+# --- file systems ------------------------------------------------------------------------------------------------
+
+
+def mounts(mountinfo: str) -> list[tuple[str, str, str]]:
+    """(mount point, type, source) of each line of a mountinfo file, in mount order."""
+    found = []
+    for line in (read_text(mountinfo) or "").splitlines():
+        left, separator, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        if separator and len(fields) > 4 and len(tail) > 1:
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+            found.append((point, tail[0], tail[1]))
+    return found
+
+
+def mount_of(path: str, mountinfo: str) -> tuple[str, str, str]:
+    """The mount that holds a path: the longest mount point above it, the latest of equals."""
+    best = ("/", "unknown", "unknown")
+    for point, kind, source in mounts(mountinfo):
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[0]):
+            best = (point, kind, source)
+    return best
+
+
+def encrypted_sign(user: str, home: str, mountinfo: str) -> Optional[str]:
+    """What shows that a home is only readable once its user logs in, or None."""
+    if mount_of(home, mountinfo)[1] == "ecryptfs":
+        return f"{home} is an ecryptfs mount"
+    signs = [f"{home}/.ecryptfs", f"/home/.ecryptfs/{user}", f"{home}.homedir", f"{home}.home",
+             f"/var/lib/systemd/home/{user}.identity"]  # fmt: skip
+    for sign in signs:
+        if os.path.lexists(sign):
+            return f"{sign} exists"
+    if os.path.isdir(home) and fscrypt_policy(home):
+        return f"{home} has an fscrypt policy"
+    return None
+
+
+def fscrypt_policy(folder: str) -> bool:
+    get_policy_ex = 0xC0096616  # FS_IOC_GET_ENCRYPTION_POLICY_EX
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(descriptor, get_policy_ex, bytearray((24).to_bytes(8, "little") + bytes(24)))
+    except OSError as error:
+        return error.errno in {errno.EOVERFLOW, errno.ENOKEY}
+    finally:
+        os.close(descriptor)
+    return True
+
+
+# --- the survey --------------------------------------------------------------------------------------------------
+
+
+def unit_path(home: str, instance: str) -> str:
+    return f"{home}/.config/systemd/user/{instance}.service"
+
+
+def unit_release(text: str, root: str) -> Optional[str]:
+    """The release that a unit's ExecStart names below this root, or None."""
+    match = UNIT_RELEASE.search(text)
+    return match["id"] if match and match["root"] == root else None
+
+
+def releases_below(root: str) -> list[Json]:
+    """Every release folder with its seal, oldest seal first; unsealed and hidden ones included."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"{root}/releases"):
+            seal = read_json(f"{entry.path}/installed.json")
+            if entry.name.startswith("."):
+                continue
+            found.append({
+                "id": entry.name,
+                "sealed": bool(seal),
+                "sealed_at": str((seal or {}).get("sealed_at", "")),
+            })
+    return sorted(found, key=lambda release: (release["sealed_at"], release["id"]))
+
+
+def leftovers_below(root: str) -> list[str]:
+    """Dot names in the releases folder: archives of runs that died."""
+    with contextlib.suppress(OSError):
+        return sorted(name for name in os.listdir(f"{root}/releases") if name.startswith("."))
+    return []
+
+
+def receipts_below(root: str) -> Json:
+    """The newest receipt that changed which release is installed, and how many wait to be chained."""
+    folder = Path(f"{root}/receipts")
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.glob("[0-9]*.json"), reverse=True):
+            receipt = read_json(path) or {}
+            if receipt.get("operation") in DEPLOYMENTS:
+                names = ("operation", "verdict", "run_id", "release_after", "finished_at", "sequence")
+                return {"last": {name: receipt.get(name) for name in names}, "pending": len(list(folder.glob("pending-*")))}
+        return {"last": None, "pending": len(list(folder.glob("pending-*")))}
+    return {"last": None, "pending": 0}
+
+
+def previous_good(root: str, current: Optional[str]) -> Optional[str]:
+    """The release that was there before the current one, by the newest receipt of a run that was done."""
+    with contextlib.suppress(OSError):
+        for path in sorted(Path(f"{root}/receipts").glob("[0-9]*.json"), reverse=True):
+            receipt = read_json(path) or {}
+            before, after = receipt.get("release_before"), receipt.get("release_after")
+            if receipt.get("verdict") == "done" and after == current and before and before != current:
+                return str(before)
+    return None
+
+
+def service_facts(instance: str, user: Json) -> Json:
+    """The unit as its manager sees it; times are epoch seconds, `release` is what the process really runs."""
+    wanted = "ActiveState,SubState,MainPID,NRestarts,ExecMainStatus,Result,UnitFileState,NeedDaemonReload,Job,LoadState"
+    show = properties(["systemctl", "--user", "show", f"{instance}.service", f"--property={wanted}"], user)
+    pid = int(show.get("MainPID") or 0)
+    command = (read_text(f"/proc/{pid}/cmdline") or "").split("\0")[0] if pid else ""
+    running = re.search(r"/releases/([^/]+)/venv/bin/", command)
+    return {
+        "systemctl_exit": show["exit"],
+        "error": show["error"],
+        "load_state": show.get("LoadState", ""),
+        "active_state": show.get("ActiveState", "unknown"),
+        "sub_state": show.get("SubState", "unknown"),
+        "result": show.get("Result", ""),
+        "main_pid": pid,
+        "n_restarts": int(show.get("NRestarts") or 0),
+        "exit_code": int(show.get("ExecMainStatus") or 0),
+        "enabled": show.get("UnitFileState") == "enabled",
+        "reload_needed": show.get("NeedDaemonReload") == "yes",
+        "job": show.get("Job", "") not in {"", "0"},
+        "started_at": process_started_at(pid) if pid else None,
+        "release": running[1] if running else None,
+    }
+
+
+def other_instances(user: str, instance: str) -> list[str]:
+    names = []
+    for path in sorted(Path(REGISTRY, "instances").glob("*.json")):
+        entry = read_json(path) or {}
+        if entry.get("user") == user and entry.get("instance") != instance:
+            names.append(str(entry.get("instance")))
+    return names
+
+
+def survey(request: Json) -> Json:
+    """What is on the host now for this instance; reads only."""
+    instance, user_name, root = request["instance"], request["user"], request["root"]
+    user = account(user_name)
+    path = unit_path(user["home"], instance) if user else None
+    text = read_text(path) if path else None
+    current = os.path.basename(os.readlink(f"{root}/current")) if os.path.islink(f"{root}/current") else None
+    manager = bool(user) and os.path.exists(f"/run/user/{user['uid'] if user else 0}/systemd/private")
+    service = service_facts(instance, user) if user and manager and path else None
+    releases = releases_below(root)
+    places = [root, *(f"{root}/{name}" for name in ("instance.json", "releases", "current", "state", "backups",
+              "receipts", "state/agent.env", "state/shop.toml", "state/agent.sqlite")),
+              f"{REGISTRY}/instances/{instance}.json"]  # fmt: skip
+    found: Json = {
+        "user": user,
+        "paths": {place: describe(place) for place in places},
+        "identity": read_json(f"{root}/instance.json"),
+        "registered": read_json(f"{REGISTRY}/instances/{instance}.json"),
+        "current": current,
+        "releases": releases,
+        "unit": {
+            "path": path,
+            "sha256": sha256_of(path) if path else None,
+            "release": unit_release(text, root) if text else None,
+            "modified_at": (describe(path) or {}).get("modified_at") if path else None,
+        },
+        "helper_sha256": sha256_of(f"{HELPER_FOLDER}/{instance}"),
+        "lingering": os.path.exists(f"/var/lib/systemd/linger/{user_name}"),
+        "lingering_ours": os.path.exists(f"{REGISTRY}/lingering/{user_name}"),
+        "receipts": receipts_below(root),
+        "other_instances": other_instances(user_name, instance),
+        "manager": manager,
+        "service": service,
+        "boot": {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()},
+    }
+    found["previous_good"] = previous_good(root, current)
+    found["prunable"] = prunable(found, request)
+    return found
+
+
+def pid1_ticks() -> Optional[int]:
+    text = read_text("/proc/1/stat")
+    return int(text.rpartition(")")[2].split()[19]) if text else None
+
+
+def prunable(found: Json, request: Json) -> list[str]:
+    """Release folders that may go: half-made ones, and sealed ones beyond the newest N that nothing refers to."""
+    target, keep = request.get("release") or "", int(request.get("keep") or 0)
+    service = found["service"] or {}
+    held = {target, found["current"], found["previous_good"], found["unit"]["release"], service.get("release")}
+    sealed = [release["id"] for release in found["releases"] if release["sealed"]]
+    kept = held | set(sealed[-keep:] if keep else sealed)
+    # The target counts among the N even before it is sealed.
+    if keep and target and target not in sealed:
+        kept = held | set(sealed[1 - keep :] if keep > 1 else [])
+    old = [release["id"] for release in found["releases"] if release["id"] not in kept]
+    return old + leftovers_below(request["root"])
+
+
+# --- the checks --------------------------------------------------------------------------------------------------
+
+
+class Checks:
+    """Collects outcomes; the worst decides."""
+
+    def __init__(self) -> None:
+        self.rows: list[Json] = []
+
+    def add(self, name: str, outcome: str, observed: str, remedy: str = "") -> None:
+        self.rows.append({"name": name, "outcome": outcome, "observed": observed, "remedy": remedy})
+
+    def when(self, name: str, bad: bool, observed: str, remedy: str) -> None:
+        self.add(name, "refuse" if bad else "pass", observed, remedy if bad else "")
+
+    def outcome(self) -> str:
+        outcomes = {row["outcome"] for row in self.rows}
+        return next((level for level in ("refuse", "attention") if level in outcomes), "pass")
+
+
+def check_inputs(checks: Checks, request: Json) -> bool:
+    """Well-formedness of every name and path, by the variable it came from; False stops all other checks."""
+    for variable, (rule, value) in sorted(request.get("inputs", {}).items()):
+        broken = input_fault(rule, value)
+        if broken:
+            checks.add("input", "refuse", f"{variable} is {value!r}", f"set {variable} to {broken}")
+    if not checks.rows:
+        checks.add("input", "pass", "every name and path is well-formed")
+    return checks.outcome() == "pass"
+
+
+def input_fault(rule: str, value: Any) -> Optional[str]:
+    if rule == "path":
+        good = isinstance(value, str) and PATH_RULE.match(value) and ".." not in value.split("/")
+        normal = bool(good) and os.path.normpath(value) == value and not value.startswith("//")
+        return None if normal else "an absolute path of the characters A-Z a-z 0-9 _ . / - without '..' or '//'"
+    pattern, words = RULES[rule]
+    return None if isinstance(value, str) and pattern.match(value) else words
+
+
+def check_system(checks: Checks, request: Json) -> None:
+    linux = sys.platform.startswith("linux")
+    first = (read_text("/proc/1/comm") or "?").strip()
+    booted = os.path.isdir("/run/systemd/system")
+    checks.when("system", not (linux and first == "systemd" and booted), f"{sys.platform}, PID 1 is {first}",
+                "use a Linux host whose PID 1 is systemd")  # fmt: skip
+    code, out, _ = run(["systemctl", "is-active", "systemd-logind.service"])
+    template = run(["systemctl", "cat", "user@.service"])[0] == 0
+    checks.when("manager", code != 0 or not template,
+                f"systemd-logind is {out.strip() or 'absent'}, user@.service is {'there' if template else 'absent'}",
+                "install libpam-systemd and dbus-user-session (a user manager needs logind)")  # fmt: skip
+    check_manager_stop(checks, request)
+
+
+def check_manager_stop(checks: Checks, request: Json) -> None:
+    user = account(request["user"])
+    uid, ours = (user["uid"] if user else 65_533), float(request["stop_seconds"])
+    text = properties(["systemctl", "show", f"user@{uid}.service", "--property=TimeoutStopUSec"]).get("TimeoutStopUSec", "")
+    seconds = span_seconds(text)
+    checks.when("manager_stop", seconds is None or seconds <= ours,
+                f"user@{uid}.service stops after {text or 'an unknown time'}; the unit needs {ours:.0f} s",
+                f"raise TimeoutStopSec of user@.service above {ours:.0f} s (systemctl edit user@.service)")  # fmt: skip
+
+
+def span_seconds(text: str) -> Optional[float]:
+    """Seconds of a systemd time span such as `1min 30s`; None if it is not one."""
+    if text == "infinity":
+        return float("inf")
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    parts = re.findall(r"(\d+(?:\.\d+)?)(us|ms|s|min|h|d|w)\b", text)
+    return sum(float(number) * units[unit] for number, unit in parts) if parts else None
+
+
+def interpreters(request: Json) -> Iterator[str]:
+    """Candidate interpreters: the named one alone, or the distribution's first, then the supported versions."""
+    if request.get("python"):
+        yield request["python"]
+        return
+    yield "/usr/bin/python3"
+    folders = ["/usr/local/bin", "/usr/bin", *sorted(map(str, Path("/opt").glob("*/bin")))]
+    for version in sorted(request["pythons"], key=lambda text: [int(part) for part in text.split(".")], reverse=True):
+        yield from (f"{folder}/python{version}" for folder in folders)
+    yield "/usr/local/bin/python3"
+
+
+def interpreter_version(path: str) -> Optional[str]:
+    """`X.Y.Z` of a CPython with the modules that a venv and the agent need, or None."""
+    probe = ("import platform,sqlite3,ssl,venv,sys;"
+             "print(platform.python_version() if sys.implementation.name == 'cpython' else '')")  # fmt: skip
+    code, out, _ = run([path, "-I", "-c", probe]) if os.path.exists(path) else (127, "", "")
+    return out.strip() or None if code == 0 else None
+
+
+def open_to_others(path: str) -> bool:
+    """Whether an unprivileged account can reach and run a file: every folder above it is searchable."""
+    real = Path(os.path.realpath(path))
+    return all(os.stat(step).st_mode & stat.S_IXOTH for step in [real, *real.parents])
+
+
+def find_python(checks: Checks, request: Json) -> Optional[Json]:
+    wanted, seen = list(request["pythons"]), []
+    for path in interpreters(request):
+        version = interpreter_version(path)
+        if version is None:
+            continue
+        seen.append(f"{path} {version}")
+        if ".".join(version.split(".")[:2]) in wanted and open_to_others(path):
+            checks.add("python", "pass", f"{path} {version}")
+            return {"path": path, "version": version}
+    needs = " or ".join(sorted(wanted))
+    checks.add("python", "refuse", f"found {', '.join(dict.fromkeys(seen)) or 'no usable Python'}",
+               f"this release needs CPython {needs} with venv, sqlite3 and ssl, runnable by every account: "
+               f"install one (Debian 13 ships 3.13) or name it in release_python")  # fmt: skip
+    return None
+
+
+def check_machine(checks: Checks, request: Json, found: Json) -> None:
+    machine = platform.machine()
+    checks.when("architecture", machine not in request["platforms"], machine,
+                f"this release was built for {', '.join(request['platforms'])}")  # fmt: skip
+    there = any(release["id"] == request["release"] and release["sealed"] for release in found["releases"])
+    base = nearest_existing(request["root"])
+    room = os.statvfs(base)
+    free = room.f_bavail * room.f_frsize // 1_000_000
+    needed = 20 if there else int(request["free_mb"])
+    few = bool(room.f_files) and room.f_favail < FEWEST_INODES and not there
+    checks.when("space", free < needed or few, f"{free} MB and {room.f_favail} inodes free under {base}",
+                f"free at least {needed} MB and {FEWEST_INODES} inodes there")  # fmt: skip
+    skew = time.time() - float(request["now"])
+    if time.time() < EARLIEST_CLOCK or abs(skew) > SKEW_REFUSE:
+        checks.add("clock", "refuse", f"the host's clock differs by {skew:+.0f} s", "set the host's clock (timedatectl)")
+    else:
+        late = abs(skew) > SKEW_ATTENTION
+        checks.add("clock", "attention" if late else "pass", f"the host's clock differs by {skew:+.0f} s",
+                   "set the host's clock: schedules follow it" if late else "")  # fmt: skip
+
+
+def check_root(checks: Checks, request: Json) -> None:
+    root = request["root"]
+    fault = root_fault(root)
+    checks.when("root", fault is not None, fault or f"{root} can be a root folder",
+                "give instance_root a folder of its own below one that only root can write, such as /srv/NAME")  # fmt: skip
+    base = os.path.realpath(nearest_existing(root))
+    inside = os.path.normpath(os.path.join(base, os.path.relpath(root, nearest_existing(root))))
+    point, kind, source = mount_of(inside, request["mountinfo"])
+    remote = kind in REMOTE_FILE_SYSTEMS or kind == "fuseblk" or kind.split(".")[0] == "fuse"
+    volatile = kind in VOLATILE_FILE_SYSTEMS
+    why = "locks and syncs of a database are not safe there" if remote else "it is gone after a reboot"
+    checks.when("filesystem", remote or volatile, f"{root} is on {kind} ({source} at {point})",
+                f"put instance_root on a local disk: {why}")  # fmt: skip
+
+
+def root_fault(root: str) -> Optional[str]:
+    if root.count("/") < 2:
+        return f"{root} is a top-level folder"
+    if any(root == folder or root.startswith(folder + "/") for folder in SYSTEM_FOLDERS):
+        return f"{root} is below a folder of the system"
+    base = nearest_existing(root)
+    if os.path.realpath(base) != base:
+        return f"{base} goes through a symbolic link to {os.path.realpath(base)}"
+    if not os.path.isdir(base):
+        return f"{base} is not a folder"
+    for step in [Path(root), *Path(root).parents]:
+        found = describe(str(step))
+        if found and str(step) != root and (found["owner"] != "root" or int(found["mode"], 8) & 0o022):
+            return f"{step} is writable by others than root ({found['owner']} {found['mode']})"
+    return None
+
+
+def check_ownership(checks: Checks, request: Json, found: Json) -> None:
+    """Whose root, name, helper and home these are."""
+    instance, user, root = request["instance"], request["user"], request["root"]
+    ours = {"instance": instance, "user": user, "root": root}
+    identity = found["identity"]
+    others = identity if identity is None else {key: identity.get(key) for key in ours}
+    strange = os.path.isdir(root) and identity is None and bool(os.listdir(root))
+    claimed = found["registered"] or ours
+    if others not in (None, ours):
+        observed, bad = f"{root}/instance.json says {json.dumps(others, sort_keys=True)}", True
+    elif strange:
+        observed, bad = f"{root} holds {sorted(os.listdir(root))[:5]} and no instance.json", True
+    elif {key: claimed.get(key) for key in ours} != ours:
+        observed, bad = f"{instance} is already installed for {claimed.get('user')} at {claimed.get('root')}", True
+    else:
+        nested = nested_root(root, instance)
+        observed, bad = nested or f"{root} is {'this instance' if identity else 'free'}", nested is not None
+    checks.when("identity", bad, observed, "choose another instance_root or instance_name, or correct instance_user")
+    current = found["paths"][f"{root}/current"]
+    folder = current is not None and current["kind"] != "link"
+    checks.when("current", folder, f"{root}/current is {'a ' + current['kind'] if current else 'absent'}",
+                "move it away: current is a link that an install replaces, never a folder it deletes")  # fmt: skip
+    check_helper(checks, request)
+    account_found = found["user"]
+    if account_found and (account_found["uid"] == 0 or not os.path.isdir(account_found["home"])):
+        checks.add("home", "refuse", f"{user} has uid {account_found['uid']} and home {account_found['home']}",
+                   "instance_user must be an ordinary account with an existing home")  # fmt: skip
+        return
+    home = account_found["home"] if account_found else f"/home/{user}"
+    sign = encrypted_sign(user, home, request["mountinfo"])
+    checks.when("home", sign is not None, sign or f"{home} is readable without a login",
+                "use an account whose home is not encrypted: at boot its user unit could not be read")  # fmt: skip
+
+
+def nested_root(root: str, instance: str) -> Optional[str]:
+    for path in sorted(Path(REGISTRY, "instances").glob("*.json")):
+        other = str((read_json(path) or {}).get("root", ""))
+        if path.stem != instance and other and (root + "/").startswith(other + "/"):
+            return f"{root} lies in {other}, the root of {path.stem}"
+        if path.stem != instance and other and (other + "/").startswith(root + "/"):
+            return f"{other}, the root of {path.stem}, lies in {root}"
+    return None
+
+
+def helper_marker(request: Json) -> str:
+    return f"# Standfast operator command: {request['instance']} {request['user']} {request['root']}"
+
+
+def check_helper(checks: Checks, request: Json) -> None:
+    instance = request["instance"]
+    ours = f"{HELPER_FOLDER}/{instance}"
+    there = shutil.which(instance, path=f"{HELPER_FOLDER}:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin")
+    foreign = there or (ours if os.path.lexists(ours) else None)
+    if foreign == ours and helper_marker(request) in (read_text(ours) or "").splitlines():
+        foreign = None
+    checks.when("helper", foreign is not None, foreign or f"{ours} is {'ours' if there else 'free'}",
+                "choose an instance_name that is not the name of a command on this host")  # fmt: skip
+
+
+def check_environment(checks: Checks, request: Json, found: Json) -> None:
+    path = f"{request['root']}/state/agent.env"
+    there = found["paths"][path]
+    if there is None:
+        checks.add("environment", "pass", f"{path} is absent")
+        return
+    good = there["kind"] == "file" and there["mode"] == "0600" and there["owner"] == request["user"]
+    checks.when("environment", not good, f"{path} is a {there['kind']}, {there['owner']}:{there['group']} {there['mode']}",
+                f"make it a file of {request['user']} with mode 0600, after asking who read it meanwhile")  # fmt: skip
+
+
+def check_unit(checks: Checks, request: Json, found: Json) -> None:
+    """A unit is ours only if the sealed release that it names would write exactly this text."""
+    path, user, root = found["unit"]["path"], found["user"], request["root"]
+    remedy = "this unit is not what the installed release writes: keep your copy of it elsewhere, then remove it"
+    if path is None or not os.path.lexists(path):
+        checks.add("unit", "pass", f"{path or 'the unit'} is absent")
+        return
+    release = found["unit"]["release"]
+    sealed = {entry["id"] for entry in found["releases"] if entry["sealed"]}
+    if release not in sealed:
+        line = next((line for line in (read_text(path) or "").splitlines() if line.startswith("ExecStart=")), "")
+        checks.add("unit", "refuse", f"{path} names no release of {root}: {line or 'it has no ExecStart'}", remedy)
+        return
+    python = f"{root}/releases/{release}/venv/bin/python"
+    code, out, err = run([python, "-I", "-B", "-m", "standfast", "--state", f"{root}/state", "--json", "unit",
+                          "--instance", request["instance"], "--compare", path], user)  # fmt: skip
+    if code == 0:
+        checks.add("unit", "pass", f"{path} is what {release} writes")
+        return
+    answer: Json = {}
+    with contextlib.suppress(ValueError):
+        answer = json.loads(out).get("refused", {})
+    observed = answer.get("observed") or err.strip() or f"unit --compare exits {code}"
+    lines = " | ".join(observed) if isinstance(observed, list) else observed
+    checks.add("unit", "refuse", f"{path}: {lines}", remedy)
+
+
+def check_lock(checks: Checks, request: Json) -> None:
+    held = DeployLock(request).held_by_other()
+    checks.when("lock", held is not None, held or "no deployment is running here",
+                "wait for that run to end; its lock can be taken over once it has expired")  # fmt: skip
+
+
+def preflight(request: Json) -> tuple[Json, int]:
+    checks = Checks()
+    if not check_inputs(checks, request):
+        return {"outcome": "refuse", "checks": checks.rows, "survey": None, "python": None}, EXIT_REFUSED
+    found = survey(request)
+    check_system(checks, request)
+    python = None
+    if request["purpose"] == "install":
+        python = find_python(checks, request)
+        check_machine(checks, request, found)
+        check_root(checks, request)
+    check_ownership(checks, request, found)
+    if request["purpose"] != "uninstall":
+        check_environment(checks, request, found)
+    check_unit(checks, request, found)
+    check_lock(checks, request)
+    outcome = checks.outcome()
+    code = {"pass": 0, "attention": EXIT_ATTENTION, "refuse": EXIT_REFUSED}[outcome]
+    return {"outcome": outcome, "checks": checks.rows, "survey": found, "python": python}, code
+
+
+# --- the deploy lock -----------------------------------------------------------------------------------------------
+
+
+class DeployLock:
+    """{run_id, holder, since, seconds, expires}; `expires` is in CLOCK_BOOTTIME seconds, `since` epoch seconds."""
+
+    def __init__(self, request: Json) -> None:
+        self.folder = request.get("lock_folder") or "/run/standfast"
+        self.path = f"{self.folder}/deploy.lock"
+        self.run_id = str(request.get("run_id") or "")
+        self.holder = str(request.get("holder") or "unknown")
+        self.seconds = float(request.get("lock_seconds") or 300)
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Hold the guard file; bounded, because a stopped process may hold it."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.folder)
+            os.chmod(self.folder, 0o755)
+        guard = os.open(f"{self.folder}/deploy.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            for _ in range(100):
+                try:
+                    fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    time.sleep(0.1)
+                else:
+                    break
+            else:
+                raise Refusal("lock_busy", "the guard of the deploy lock did not become free within 10 s",
+                              f"{self.folder}/deploy.guard", "find the process that holds it (fuser) and end it")  # fmt: skip
+            yield
+        finally:
+            os.close(guard)
+
+    def read(self) -> Optional[Json]:
+        return read_json(self.path)
+
+    @staticmethod
+    def left(lock: Json) -> float:
+        """Seconds until expiry; a lock of another boot (expiry beyond its own span) has expired."""
+        left = float(lock.get("expires", 0)) - boottime()
+        return 0.0 if left > float(lock.get("seconds", 0)) + 1 else left
+
+    def held_by_other(self) -> Optional[str]:
+        lock = self.read()
+        if lock is None or lock.get("run_id") == self.run_id or self.left(lock) <= 0:
+            return None
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(lock.get("since", 0))))
+        return f"held by {lock.get('holder')} (run {lock.get('run_id')}) since {since}, expires in {self.left(lock):.0f} s"
+
+    def write(self, since: float) -> Json:
+        lock = {"format": 1, "run_id": self.run_id, "holder": self.holder, "since": since,
+                "seconds": self.seconds, "expires": boottime() + self.seconds}  # fmt: skip
+        place_file(self.path, json.dumps(lock), 0o644)
+        return lock
+
+    def refuse_if_held(self) -> None:
+        held = self.held_by_other()
+        if held:
+            raise Refusal("lock_held", "another deployment holds this host", held,
+                          "wait for that run to end; its lock can be taken over once it has expired")  # fmt: skip
+
+    def acquire(self) -> Json:
+        with self.guarded():
+            self.refuse_if_held()
+            before = self.read()
+            took_over = before if before and before.get("run_id") != self.run_id else None
+            return {"changed": True, "lock": self.write(time.time()), "took_over": took_over}
+
+    def renew(self) -> Json:
+        with self.guarded():
+            self.refuse_if_held()
+            lock = self.read()
+            if lock is None or lock.get("run_id") != self.run_id:
+                raise Refusal("lock_lost", "this run no longer holds the deploy lock", json.dumps(lock),
+                              "another run took it over after it had expired: start again")  # fmt: skip
+            return {"changed": True, "lock": self.write(float(lock["since"]))}
+
+    def release(self) -> Json:
+        if not os.path.isdir(self.folder):
+            return {"changed": False}
+        with self.guarded():
+            lock = self.read()
+            ours = lock is not None and lock.get("run_id") == self.run_id
+            if ours:
+                os.unlink(self.path)
+            return {"changed": ours}
+
+    def show(self) -> Json:
+        lock = self.read()
+        return {"changed": False, "lock": lock, "held": lock is not None and self.left(lock) > 0}
+
+
+def lock_command(action: str, request: Json) -> tuple[Json, int]:
+    lock = DeployLock(request)
+    answer = {"acquire": lock.acquire, "renew": lock.renew, "release": lock.release, "show": lock.show}[action]()
+    if action == "acquire":
+        answer["survey"] = survey(request)
+    return answer, 0
+
+
+# --- writing as somebody -----------------------------------------------------------------------------------------
+
+
+def place_file(path: str, text: str, mode: int, *, replace: bool = True) -> None:
+    """Whole or not at all: an exclusive temporary file with its mode from the first byte, synced, then renamed."""
+    temporary = f"{path}.{os.getpid()}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        if replace:
+            os.rename(temporary, path)
+        else:
+            os.link(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def become(name: str) -> Json:
+    """Give up root for good, for the named account."""
+    user = account(name)
+    if user is None:
+        raise Refusal("no_user", f"there is no account {name}", "", "create it or correct instance_user")
+    if os.geteuid() == 0:
+        os.initgroups(name, user["gid"])
+        os.setgid(user["gid"])
+        os.setuid(user["uid"])
+    return user
+
+
+def place(request: Json) -> tuple[Json, int]:
+    user = become(request["user"])
+    path, text = request["path"], request["text"]
+    allowed = (user["home"], f"{request['root']}/state", f"/run/user/{user['uid']}")
+    if not path.startswith(tuple(f"{folder}/" for folder in allowed)):
+        raise Refusal("outside", f"{path} is not below {allowed}", "", "this is a fault of the role")
+    if text is None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            return {"changed": True}, 0
+        return {"changed": False}, 0
+    if read_text(path) == text and (describe(path) or {}).get("mode") == request["mode"]:
+        return {"changed": False}, 0
+    missing = [folder for folder in Path(path).parents if not folder.is_dir()]
+    for folder in reversed(missing):
+        os.mkdir(folder)
+        os.chmod(folder, 0o755)
+    place_file(path, text, int(request["mode"], 8))
+    return {"changed": True}, 0
+
+
+def pending_receipt(request: Json) -> tuple[Json, int]:
+    root, user = request["root"], account(request["user"])
+    if user is None or not os.path.isfile(f"{root}/instance.json"):
+        return {"changed": False, "reason": "there is no instance to keep it in yet"}, 0
+    folder = f"{root}/receipts"
+    if not os.path.lexists(folder):
+        os.mkdir(folder, 0o700)
+        os.chown(folder, user["uid"], user["gid"])
+    become(request["user"])
+    path = f"{folder}/pending-{request['run_id']}.json"
+    with contextlib.suppress(FileExistsError):
+        place_file(path, json.dumps(request["receipt"], sort_keys=True, indent=1) + "\n", 0o600, replace=False)
+        return {"changed": True, "path": path}, 0
+    return {"changed": False, "path": path}, 0
+
+
+def service(request: Json) -> tuple[Json, int]:
+    """The unit's facts, after waiting (bounded) until it is settled in the wanted state."""
+    user = account(request["user"])
+    if user is None:
+        raise Refusal("no_user", f"there is no account {request['user']}", "", "install the instance first")
+    deadline = time.monotonic() + float(request.get("wait") or 0)
+    while True:
+        facts = service_facts(request["instance"], user)
+        state, up = facts["active_state"], request.get("until", "active") == "active"
+        settled = (state == "active" and facts["main_pid"] != request.get("not_pid")) if up else state != "active"
+        settled = (settled or state == "failed") and state not in {"activating", "deactivating", "reloading"}
+        if (settled and not facts["job"]) or time.monotonic() >= deadline:
+            text = read_text(unit_path(user["home"], request["instance"]))
+            facts["text_sha256"] = hashlib.sha256(text.encode()).hexdigest() if text is not None else None
+            return {"changed": False, "service": facts, "boot": pid1_boot()}, 0
+        time.sleep(0.25)
+
+
+def pid1_boot() -> Json:
+    return {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()}
+
+
+# --- entry -------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        *words, text = arguments
+        request = json.loads(text)
+        if words[:1] == ["lock"] and len(words) == 2 and words[1] in {"acquire", "renew", "release", "show"}:
+            answer, code = lock_command(words[1], request)
+        else:
+            commands = {"preflight": preflight, "place": place, "pending-receipt": pending_receipt, "service": service,
+                        "survey": lambda asked: (survey(asked), 0)}  # fmt: skip
+            answer, code = commands[" ".join(words)](request)
+    except Refusal as refusal:
+        answer, code = refusal.answer, EXIT_REFUSED
+    except (KeyError, ValueError) as error:
+        usage(f"{type(error).__name__}: {error}")
+    json.dump(answer, sys.stdout, sort_keys=True)
+    print()
+    return code
+
+
+def usage(problem: str) -> NoReturn:
+    print(f"hostcheck: {problem}\n{__doc__}", file=sys.stderr)
+    raise SystemExit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
