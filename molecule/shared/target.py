@@ -34,7 +34,7 @@ TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*)\] \**$")
 
 
 def wait_until[T](look: Callable[[], T], timeout: float, what: str, every: float = 0.5) -> T:
-    """Call `look` until it returns something true, and return that; else say `what` and what was seen last."""
+    """Call `look` until it returns something true and return that; else say `what` and what was seen."""
     deadline = time.monotonic() + timeout
     while True:
         seen: object
@@ -232,7 +232,7 @@ class Controller:
     def write_inventory(
         self, name: str, hosts: Mapping[str, Mapping[str, Any]], variables: Mapping[str, Any] | None = None
     ) -> Path:
-        """Write inventories/NAME/hosts.yml: hosts of this scenario with their variables, in group `agents`."""
+        """Write inventories/NAME/hosts.yml: the group `agents` with these hosts and their variables."""
         connection = {
             "ansible_connection": "standfast_podman",
             "ansible_python_interpreter": "/usr/bin/python3",

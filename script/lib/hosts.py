@@ -34,7 +34,7 @@ NETWORKS = 200
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What a host is made from. `image`: a suite or an image's name; `address`: the last octet on `network`."""
+    """What a host is made from. `image`: a suite or an image name; `address`: last octet on `network`."""
 
     name: str
     image: str = "trixie"
@@ -156,7 +156,7 @@ class Group:
         return HostSpec(**json.loads(label.stdout))
 
     def commit(self, host: str, image: str) -> None:
-        """Make an image of a host as it is now: stopped for that, so that its files are at rest, then started."""
+        """Make an image of a host as it is now; it is stopped meanwhile, so that its files are at rest."""
         container = self.container(host)
         podman("stop", "--time", "60", container)
         podman("commit", "--quiet", container, image, timeout=300)

@@ -30,7 +30,7 @@ PACKAGES = (
     "systemd",
     "systemd-sysv",
 )
-# `admin` logs in without being root. The journal is persistent, as on a server and as `journalctl --user` needs.
+# `admin` logs in without being root. The journal is persistent, as on a server (`journalctl --user`).
 RECIPE = """
 set -eu
 root=$1
