@@ -1,5 +1,6 @@
 """Building a release: from one git tree to one archive, the same bytes every time."""
 
+import re
 import signal
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from standfast.release.manifest import (
     APP_LOCK,
     LOCK,
     MANIFEST,
+    PYTHON_VERSION,
     WHEELS,
     FileEntry,
     Manifest,
@@ -98,6 +100,9 @@ def build(request: Request, progress: Progress, *, check: bool = False) -> Build
     """
     if request.allow_dirty and request.commit is not None:
         raise BadInput("--allow-dirty takes the work tree, --commit a commit: name one of them")
+    for python in request.pythons:
+        if not re.fullmatch(PYTHON_VERSION, python):
+            raise BadInput(f"--python: {python!r} is not a version such as 3.13")
     repository = Repository.around(request.repository)
     with _stoppable(), tempfile.TemporaryDirectory(prefix="standfast-build-") as name:
         scratch = Path(name)

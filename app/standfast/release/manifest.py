@@ -16,7 +16,8 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40,64}$")]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*[0-9a-z.+]*$")]
 ReleaseId = Annotated[str, StringConstraints(pattern=r"^[0-9a-z.+]+-[0-9a-f]{8}(-dirty)?-[0-9a-f]{8}$")]
-PythonVersion = Annotated[str, StringConstraints(pattern=r"^3\.[1-9][0-9]?$")]
+PYTHON_VERSION = r"3\.[1-9][0-9]?"
+PythonVersion = Annotated[str, StringConstraints(pattern=f"^{PYTHON_VERSION}$")]
 Platform = Literal["x86_64", "aarch64"]
 """`uname -m` of a host with glibc 2.28 or newer."""
 MEMBER = rf"({re.escape(LOCK)}|{re.escape(APP_LOCK)}|wheels/[A-Za-z0-9][A-Za-z0-9_.+!-]*\.whl)"

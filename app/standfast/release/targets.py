@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from standfast.release.manifest import Manifest, Platform
 from standfast.release.markers import applies
@@ -57,8 +58,9 @@ class Target:
         if len(parts) not in {5, 6}:
             return False
         pythons, abis, platforms = (part.split(".") for part in parts[-3:])
-        return any(self._accepts_platform(tag) for tag in platforms) and any(
-            self._accepts_python(python, abi) for python in pythons for abi in abis
+        return any(
+            self._accepts_python(python, abi) and self._accepts_platform(tag, abi)
+            for python, abi, tag in product(pythons, abis, platforms)
         )
 
     def _accepts_python(self, python: str, abi: str) -> bool:
@@ -72,9 +74,9 @@ class Target:
             return abi in {f"cp3{minor}", "abi3", "none"}
         return abi == "abi3" and minor is not None and minor < self.minor
 
-    def _accepts_platform(self, tag: str) -> bool:
+    def _accepts_platform(self, tag: str, abi: str) -> bool:
         if tag == "any":
-            return True
+            return abi == "none"
         match = _PLATFORM.fullmatch(tag)
         if match is None or match[4] != self.platform:
             return False

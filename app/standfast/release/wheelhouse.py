@@ -111,10 +111,17 @@ def run(command: Sequence[str], *, scratch: Path, failure: str, cwd: Path | None
         check=False,
     )
     if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        told = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
-        raise StandfastError(f"{failure}; nothing was published: {' '.join(told)[:600]}")
+        raise StandfastError(
+            f"{failure}; nothing was published: {_told(done.stderr.decode(errors='replace'))}"
+        )
     return done.stdout.decode()
+
+
+def _told(stderr: str) -> str:
+    """The tool's own words, from its first error on, as one line of bounded length."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+    first = next((index for index, line in enumerate(lines) if line.startswith("ERROR")), -3)
+    return " ".join(lines[first:])[:1000]
 
 
 def tool_environment(inherited: Mapping[str, str], scratch: Path) -> dict[str, str]:
