@@ -54,7 +54,11 @@ class Repository:
             return self.committed("HEAD")
         environment = self._private_objects(scratch)
         self.git("read-tree", "HEAD", environment=environment)
-        self.git("add", "--all", "--", ".", *self._but(output), environment=environment)
+        self.git("add", "--all", "--", ".", environment=environment)
+        # Not by an exclude pathspec: git add refuses one that names an ignored folder, as dist/ is.
+        drop = ("rm", "-r", "--quiet", "--cached", "--ignore-unmatch", "--")
+        for earlier in self._inside(output):
+            self.git(*drop, earlier, environment=environment)
         tree = self.git("write-tree", environment=environment).decode().strip()
         return Source(commit=self._resolve("HEAD^{commit}"), tree=tree, clean=False)
 
@@ -78,10 +82,9 @@ class Repository:
         except tarfile.TarError as error:
             raise BadInput(f"the tree holds what no release can: {error}") from None
 
-    def _but(self, output: Path) -> list[str]:
+    def _inside(self, output: Path) -> list[str]:
         top = self.folder.resolve()
-        inside = top in output.resolve().parents
-        return [f":(exclude,top){output.resolve().relative_to(top)}"] if inside else []
+        return [f":(top){output.resolve().relative_to(top)}"] if top in output.resolve().parents else []
 
     def _private_objects(self, scratch: Path) -> dict[str, str]:
         objects = scratch / "objects"
