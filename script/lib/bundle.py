@@ -1,0 +1,70 @@
+"""The release archive under test: built once from the tree as it is, reused while the tree stays the same."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FOLDER = CHECKOUT / "build/release"
+SOURCES = ("app/standfast", "pyproject.toml", "requirements.lock", "README.md", "LICENSE")
+PYTHONS = ("3.12", "3.13")
+
+
+def _files(part: str) -> list[Path]:
+    path = CHECKOUT / part
+    return [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if file.is_file()]
+
+
+def content_digest(*parts: str) -> str:
+    """A digest of names and contents of files and folders of the checkout; compiled files do not count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for file in _files(part):
+            if "__pycache__" not in file.parts:
+                digest.update(
+                    f"{file.relative_to(CHECKOUT)}\0".encode() + hashlib.sha256(file.read_bytes()).digest()
+                )
+    return digest.hexdigest()
+
+
+def ensure() -> Path:
+    """The archive of this tree (marked dirty when it is), built in some ten seconds when it is not there."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with FOLDER.with_suffix(".lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        return _ensure()
+
+
+def _ensure() -> Path:
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    folder = FOLDER / f"{commit[:8]}-{content_digest(*SOURCES)[:12]}"
+    archives = sorted(folder.glob("standfast-*.tar"))
+    if archives:
+        return archives[0]
+    for earlier in FOLDER.iterdir():
+        shutil.rmtree(earlier)
+    making = FOLDER / "making"
+    making.mkdir(parents=True)
+    started = time.monotonic()
+    print("bundle: building the release", file=sys.stderr, flush=True)
+    pythons = [word for version in PYTHONS for word in ("--python", version)]
+    program = Path(sys.executable).with_name("standfast")
+    subprocess.run(
+        [program, "release", "build", *pythons, "--allow-dirty", "--output", making],
+        cwd=CHECKOUT, check=True, stdout=sys.stderr,
+    )  # fmt: skip
+    making.rename(folder)
+    print(f"bundle: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return next(folder.glob("standfast-*.tar"))
+
+
+if __name__ == "__main__":
+    print(ensure())
