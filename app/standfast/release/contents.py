@@ -21,6 +21,7 @@ from standfast.release.manifest import MANIFEST, MEMBER
 MAX_BYTES = 512 * 1024 * 1024
 """A larger archive is none of ours; it is refused before it is read."""
 _MODE = 0o644
+_END = bytes(2 * tarfile.BLOCKSIZE)
 _KNOWN = re.compile(rf"{re.escape(MANIFEST)}|{MEMBER}")
 
 Problem = Literal[
@@ -89,7 +90,8 @@ def from_archive(data: bytes, name: str) -> Contents:
         contents.differs(name, "truncated", f"not a whole tar archive: {error}")
         return contents
     if not contents.differences and data != (whole := pack(contents.files)):
-        problem: Problem = "truncated" if whole.startswith(data) else "malformed"
+        ended = data.startswith(whole) or (len(data) % tarfile.RECORDSIZE == 0 and data.endswith(_END))
+        problem: Problem = "malformed" if ended else "truncated"
         contents.differs(
             name, problem, f"{len(data)} bytes, where these files make {len(whole)} in the one form"
         )
