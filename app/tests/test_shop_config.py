@@ -54,11 +54,11 @@ def test_brief_and_limits_may_be_left_out() -> None:
         ('sku = "chocolate"', 'sku = "vanilla"', "product.sku: vanilla is there twice"),
         ('sku = "vanilla"', 'sku = "Vanilla ice"', "product.0.sku"),
         (
-            'name = "Vanilla, tub"',
+            'name = "Vanilla"',
             'name = "Va\\nnilla"',
             "product.0.name: must be one line of printable text",
         ),
-        ('name = "Vanilla, tub"', 'name = "  "', "product.0.name"),
+        ('name = "Vanilla"', 'name = "  "', "product.0.name"),
         ("model_calls = 8", "model_calls = 0", "limits.model_calls"),
         ('zone = "UTC"', 'zone = "Mars/Olympus"', "brief.zone"),
         ('cron = "30 6 * * *"', 'cron = "61 6 * * *"', "brief.cron"),

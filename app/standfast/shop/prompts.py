@@ -18,6 +18,13 @@ The service was stopped while it worked on this request, so it was not finished:
 
 Nothing that it had recorded is lost. If you still need the answer, please ask again.
 """
+FAILED = """\
+This request could not be finished:
+
+{prompt}
+
+The reason: {reason}. Nothing was made up in its place.
+"""
 
 _INSTRUCTIONS = """\
 You are the agent of {shop}, a shop that Lucy runs. You answer her requests about it.
@@ -56,5 +63,13 @@ def low_stock(name: str) -> str:
 
 def interrupted(prompt: str) -> str:
     """The report for a request that a stop cut off."""
-    first = prompt.strip().partition("\n")[0]
-    return INTERRUPTED.format(prompt=f"  {first[:200]}")
+    return INTERRUPTED.format(prompt=_first_line(prompt))
+
+
+def failed(prompt: str, reason: str) -> str:
+    """The report for a request that ended at a limit or a failure."""
+    return FAILED.format(prompt=_first_line(prompt), reason=reason)
+
+
+def _first_line(prompt: str) -> str:
+    return f"  {prompt.strip().partition('\n')[0][:200]}"

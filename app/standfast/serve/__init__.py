@@ -1,0 +1,5 @@
+"""The always-on service."""
+
+from standfast.serve.service import Served, serve
+
+__all__ = ["Served", "serve"]

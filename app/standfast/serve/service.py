@@ -1,0 +1,254 @@
+"""The service: bounded passes over what is due, and waiting in between that costs next to nothing.
+
+A pass: schedules that are due, low-stock episodes, one claim and its turn, delivery of reports. Waiting asks
+the store one PRAGMA a second and never a model.
+"""
+
+import faulthandler
+import logging
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from standfast.agent import Model, OfflinePlanner, Status
+from standfast.authority import Claim, claim_next, claim_own, host_identity, operations, writer_lock
+from standfast.authority import marker as markers
+from standfast.clock import Clock
+from standfast.errors import StoreBusy
+from standfast.layout import Layout, running_release
+from standfast.notify import Notifier
+from standfast.operations.opening import refuse_other_user
+from standfast.operations.schema import COMPONENTS
+from standfast.serve.journal import facts, to_stderr
+from standfast.serve.settings import POLL_SECONDS, Settings, load
+from standfast.serve.turn import Worker
+from standfast.serve.waiting import Stop, data_version, until_something_happens
+from standfast.shop import episodes
+from standfast.shop.plan import plan
+from standfast.store import open_store
+from standfast.work import (
+    Outbox,
+    deliver_pending,
+    fire_due,
+    list_schedules,
+    resume_deliveries,
+    start_run,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one start of the service did until it was told to stop."""
+
+    run: str
+    passes: int
+    turns: int
+
+
+def serve(
+    layout: Layout,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    notifier: Notifier | None = None,
+    clock: Clock | None = None,
+    model: Model | None = None,
+) -> Served:
+    """Run until SIGTERM or SIGINT.
+
+    Raises ConfigurationInvalid before anything is opened; Refused when another process holds the writer lock,
+    or the store is absent, foreign or newer. ``model`` and ``clock`` are for tests.
+    """
+    to_stderr(environment)
+    faulthandler.enable()
+    notifier = notifier or Notifier()
+    clock = clock or Clock()
+    settings = load(layout, environment, notifier.watchdog_seconds)
+    stop = Stop()
+    refuse_other_user(layout)
+    with (
+        stop.listening(notifier.stopping),
+        writer_lock(layout),
+        closing(open_store(layout.database, COMPONENTS)) as connection,
+    ):
+        operations(connection)  # refused here rather than in every pass when there was no init
+        run = start_run(
+            connection,
+            release=running_release(),
+            pid=os.getpid(),
+            invocation=environment.get("INVOCATION_ID", ""),
+            now=clock.now(),
+        )
+        worker = Worker(
+            connection=connection,
+            layout=layout,
+            clock=clock,
+            settings=settings,
+            model=model or OfflinePlanner(plan),
+            run=run,
+            on_step=notifier.watchdog,
+            stop=lambda: stop.requested,
+        )
+        service = Service(worker, notifier, stop)
+        service.run()
+    log.info("stopped: %s", facts(run=run, passes=service.passes, turns=service.turns))
+    return Served(run=run, passes=service.passes, turns=service.turns)
+
+
+class Service:
+    """Passes and waiting, for one start of the service under the writer lock."""
+
+    def __init__(self, worker: Worker, notifier: Notifier, stop: Stop) -> None:
+        self.passes = 0
+        self.turns = 0
+        self._worker = worker
+        self._notifier = notifier
+        self._stop = stop
+        self._connection: sqlite3.Connection = worker.connection
+        self._clock = worker.clock
+        self._settings: Settings = worker.settings
+        self._layout = worker.layout
+        self._owner = worker.layout.instance().instance
+        self._host = host_identity()
+        self._channel = Outbox(worker.layout.outbox)
+        self._recovered = False
+        self._in_hand: Claim | None = None
+        self._said = ""
+        self._next_slot: float | None = None
+
+    def run(self) -> None:
+        """Say READY, then pass and wait until told to stop."""
+        log.info(
+            "ready: %s",
+            facts(
+                run=self._worker.run,
+                release=running_release(),
+                pid=os.getpid(),
+                owner=self._owner,
+                model=self._worker.model.source,
+            ),
+        )
+        self._notifier.ready()
+        while not self._stop.requested:
+            try:
+                seen = data_version(self._connection)
+                if self.one_pass():
+                    continue
+                self._wait(seen)
+            except (StoreBusy, sqlite3.OperationalError) as error:
+                # No watchdog ping: a store that stays locked ends in a restart that says so.
+                log.warning("pass failed, trying again: %s", facts(error=str(error)))
+                self._stop.wait(POLL_SECONDS)
+        log.info("stopping: %s", facts(run=self._worker.run))
+
+    def one_pass(self) -> bool:
+        """One bounded pass; True when it found something to do, so that more may follow."""
+        did = self._work() if self._may_work() else False
+        self.passes += 1
+        self._notifier.watchdog()
+        return did
+
+    def _may_work(self) -> bool:
+        obstacle = self._obstacle()
+        self._say(f"not working: {obstacle}" if obstacle else "working")
+        return not obstacle
+
+    def _obstacle(self) -> str:
+        """Why this state directory must not be worked on now; empty when it may."""
+        control = operations(self._connection)
+        marker = markers.read(self._layout.marker)
+        if marker is None:
+            return "authority marker is unavailable"
+        if marker.epoch != control.epoch:
+            return "the marker and the store name different epochs"
+        if marker.host != self._host:
+            return "the state directory belongs to another host; it must be adopted here first"
+        return f"paused: {control.reason}" if control.paused else ""
+
+    def _say(self, state: str) -> None:
+        if state != self._said:
+            self._said = state
+            log.log(logging.INFO if state == "working" else logging.WARNING, "%s", state)
+            self._notifier.status(state)
+
+    def _work(self) -> bool:
+        recovered = self._recover()
+        fired = self._fire()
+        changed = self._watch_stock()
+        worked = self._turn()
+        if self._stop.requested:
+            return False
+        delivered = deliver_pending(self._connection, self._channel, clock=self._clock)
+        if delivered:
+            log.info("delivered: %s", facts(reports=delivered))
+        self._next_slot = min((s.next_slot for s in list_schedules(self._connection)), default=None)
+        return bool(recovered or fired or changed or worked or delivered)
+
+    def _recover(self) -> bool:
+        """Once, in the first pass that may work: close what an earlier process left RUNNING."""
+        if self._recovered:
+            return False
+        resume_deliveries(self._connection, self._channel)
+        left = claim_own(
+            self._connection,
+            owner=self._owner,
+            now=self._clock.now(),
+            marker=self._layout.marker,
+            lease=self._settings.lease,
+        )
+        for claim in left:
+            self._worker.close_interrupted(claim)
+        self._recovered = True
+        return bool(left)
+
+    def _fire(self) -> bool:
+        # The wall clock: a slot is a time of day. Each fires once, whichever way the clock is set.
+        fired = fire_due(self._connection, now=self._clock.wall())
+        for one in fired:
+            log.info(
+                "schedule fired: %s",
+                facts(schedule=one.schedule, slot=one.slot, work=one.work, skipped=one.skipped),
+            )
+        return bool(fired)
+
+    def _watch_stock(self) -> bool:
+        changes = episodes.watch(self._connection, self._settings.shop, now=self._clock.now())
+        for change in changes:
+            log.info(
+                "low stock: %s" if change.opened else "stock recovered: %s",
+                facts(sku=change.sku, work=change.work),
+            )
+        return bool(changes)
+
+    def _turn(self) -> bool:
+        """Take work and do it. A turn that the locked store cut short stays in hand for the next pass."""
+        if self._in_hand is None:
+            self._in_hand = claim_next(
+                self._connection,
+                owner=self._owner,
+                now=self._clock.now(),
+                marker=self._layout.marker,
+                lease=self._settings.lease,
+            )
+        if self._in_hand is None:
+            return False
+        status = self._worker.turn(self._in_hand)
+        self._in_hand = None
+        self.turns += status not in {Status.STOP_REQUESTED, Status.AUTHORITY_LOST}
+        return status != Status.AUTHORITY_LOST
+
+    def _wait(self, seen: int) -> None:
+        until_something_happens(
+            self._connection,
+            self._stop,
+            seen=seen,
+            longest=self._settings.longest_wait,
+            poll=POLL_SECONDS,
+            due=self._slot_is_due,
+        )
+
+    def _slot_is_due(self) -> bool:
+        return self._next_slot is not None and self._clock.wall() >= self._next_slot

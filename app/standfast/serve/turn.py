@@ -1,0 +1,158 @@
+"""One turn: from a claim to its ending, every step of it durable under the fence."""
+
+import json
+import logging
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from standfast.agent import LoopResult, Model, Status, run_loop
+from standfast.agent.messages import Message
+from standfast.authority import Claim, StaleClaim, renew
+from standfast.clock import Clock
+from standfast.layout import Layout
+from standfast.serve.journal import facts
+from standfast.serve.settings import Settings
+from standfast.shop import prompts, skills
+from standfast.shop.tools import ShopTools, conversation
+from standfast.work import Ending, finish, observe
+from standfast.work.reports import BODY_BYTES
+
+log = logging.getLogger(__name__)
+
+_CUT = "\n\n[cut: the report was longer than a report can be]"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Does turns for the service, one at a time."""
+
+    connection: sqlite3.Connection
+    layout: Layout
+    clock: Clock
+    settings: Settings
+    model: Model
+    run: str
+    """The id of this start of the service."""
+    on_step: Callable[[], None]
+    """Runs after each model call and tool step."""
+    stop: Callable[[], bool]
+
+    def turn(self, claim: Claim) -> Status:
+        """Do the claimed work, or go on with it where its records end.
+
+        STOP_REQUESTED and AUTHORITY_LOST leave the row as it is. Raises StoreBusy when the store stayed
+        locked: what was recorded stays, and the same claim can be taken up again.
+        """
+        began = self.clock.now()
+        log.info(
+            "work begun: %s",
+            facts(work=claim.work, generation=claim.generation, session=claim.session, subject=claim.subject),
+        )
+        tools = ShopTools(self.connection, claim, self.settings.shop, self.clock, self.layout.marker)
+        lease = _Lease(self, claim)
+        result = run_loop(
+            self.model,
+            tools.dispatcher(),
+            self._opening(claim),
+            records=conversation(self.connection, claim.work),
+            limits=self.settings.shop.limits.for_loop(),
+            observe=lambda message: self._observe(claim, message),
+            on_step=lease.step,
+            stop=self.stop,
+        )
+        status = self._end(claim, result)
+        log.info(
+            "work ended: %s",
+            facts(
+                work=claim.work,
+                generation=claim.generation,
+                status=status,
+                reason=result.reason or None,
+                source=result.source,
+                model_calls=result.model_calls,
+                tool_calls=result.tool_calls,
+                seconds=self.clock.now() - began,
+            ),
+        )
+        return status
+
+    def close_interrupted(self, claim: Claim) -> None:
+        """Finish a turn that an earlier process left in the middle: its report asks Lucy to ask again."""
+        report = prompts.interrupted(claim.prompt)
+        try:
+            self._finish(claim, "DONE", report=report, reason="interrupted by a stop of the service")
+        except StaleClaim as stale:
+            log.warning("ending refused: %s", facts(work=claim.work, reason=str(stale)))
+            return
+        log.info("work closed after a stop: %s", facts(work=claim.work, generation=claim.generation))
+
+    def _opening(self, claim: Claim) -> list[Message]:
+        skill = skills.current(self.connection)
+        return prompts.opening_messages(
+            self.settings.shop,
+            skill=skill.text if skill else prompts.DEFAULT_SKILL,
+            prompt=claim.prompt,
+            subject=claim.subject or None,
+        )
+
+    def _observe(self, claim: Claim, message: Message) -> None:
+        text = json.dumps(message, ensure_ascii=False)
+        observe(self.connection, claim, text, clock=self.clock, marker=self.layout.marker)
+
+    def _end(self, claim: Claim, result: LoopResult) -> Status:
+        if result.status in {Status.STOP_REQUESTED, Status.AUTHORITY_LOST}:
+            return result.status
+        try:
+            if result.status == Status.COMPLETED:
+                self._finish(claim, "DONE", report=fitted(result.text))
+            else:
+                report = prompts.failed(claim.prompt, result.reason)
+                self._finish(claim, "BLOCKED", report=report, reason=f"{result.status}: {result.reason}")
+        except StaleClaim as stale:
+            log.warning("ending refused: %s", facts(work=claim.work, reason=str(stale)))
+            return Status.AUTHORITY_LOST
+        return result.status
+
+    def _finish(self, claim: Claim, status: Ending, *, report: str, reason: str = "") -> None:
+        finish(
+            self.connection,
+            claim,
+            status,
+            clock=self.clock,
+            marker=self.layout.marker,
+            report=report,
+            run=self.run,
+            reason=reason,
+        )
+
+
+class _Lease:
+    """Renews a claim's lease at each step, once a third of it has gone."""
+
+    def __init__(self, worker: Worker, claim: Claim) -> None:
+        self._worker = worker
+        self._claim = claim
+        self._renewed = worker.clock.now()
+
+    def step(self) -> None:
+        worker = self._worker
+        worker.on_step()
+        now = worker.clock.now()
+        if now - self._renewed > worker.settings.lease / 3:
+            renew(
+                worker.connection,
+                self._claim,
+                clock=worker.clock,
+                marker=worker.layout.marker,
+                lease=worker.settings.lease,
+            )
+            self._renewed = now
+
+
+def fitted(text: str) -> str:
+    """The text, cut to what a report can hold."""
+    encoded = text.encode("utf-8")
+    if len(encoded) <= BODY_BYTES:
+        return text
+    return encoded[: BODY_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
