@@ -161,7 +161,12 @@ def refusal(error: BaseException) -> Refusal:
             code=error.code, reason=error.reason, observed=seen or None, remedy=error.remedy or None
         )
     if isinstance(error, StandfastError):
-        return Refusal(code=_code(error), reason=str(error))
+        return Refusal(
+            code=getattr(error, "code", _code(error)),
+            reason=str(error),
+            observed=getattr(error, "observed", None),
+            remedy=getattr(error, "remedy", None),
+        )
     if isinstance(error, ValidationError):
         places = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['type']}"

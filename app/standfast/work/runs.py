@@ -39,3 +39,11 @@ def show_run(connection: sqlite3.Connection, run: str) -> Run:
     if row is None:
         raise Refused("run_unknown", f"there is no run {run}")
     return Run(*row)
+
+
+def latest_run(connection: sqlite3.Connection) -> Run | None:
+    """The run that was started last, or None before the first; ids begin with their time."""
+    row = connection.execute(
+        "SELECT id, release, pid, invocation, started_at FROM runs ORDER BY id DESC LIMIT 1"
+    ).fetchone()
+    return None if row is None else Run(*row)

@@ -1,0 +1,76 @@
+"""`standfast health`: how the instance is."""
+
+import time
+
+import typer
+
+from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, table, write
+from standfast.operations.health import Health, look
+
+app = group("How the instance is.")
+
+
+@app.command(epilog=examples("standfast health", "standfast --json health"))
+def health(ctx: typer.Context) -> None:
+    """Say how the instance is; changes nothing. Exit 0, or 4 when something needs attention.
+
+    \b
+    Attention: paused; marker and epoch disagree; another host's state; a store newer than the release;
+    the service's process is gone; a READY item older than 15 minutes while not paused; a RUNNING item
+    claimed more than 30 minutes ago; reports or orders whose outcome is not known.
+    """
+    found = look(current(ctx).layout, time.time())
+    emit(ctx, found, lambda: _render(found))
+    if not found.ok:
+        raise typer.Exit(EXIT_ATTENTION)
+
+
+def _render(found: Health) -> None:
+    facts(
+        [
+            ("health", "ok" if found.ok else "ATTENTION"),
+            ("release", found.release),
+            ("service", _service(found)),
+            ("authority", _authority(found)),
+            ("work", "  ".join(f"{status} {items}" for status, items in found.work.items())),
+            ("oldest READY", _seconds(found.oldest_ready_seconds)),
+            ("oldest RUNNING", _seconds(found.oldest_running_seconds)),
+            ("last finished", _finished(found)),
+            ("uncertain", f"orders {found.uncertain_orders}  reports {found.uncertain_reports}"),
+            ("pending approvals", found.pending_approvals),
+            ("last backup", f"{found.last_backup.made_at}" if found.last_backup else "none"),
+            ("store", "  ".join(f"{name} {version}" for name, version in found.schema_versions.items())),
+            ("SQLite", found.sqlite.version),
+        ]
+    )
+    if found.attention:
+        write()
+        table(
+            ["ATTENTION", "OBSERVED", "REMEDY"],
+            [[told.rule, told.observed, told.remedy] for told in found.attention],
+        )
+    for told in found.notes:
+        write(f"note: {told}")
+
+
+def _service(found: Health) -> str:
+    run = found.service
+    if run is None:
+        return "never started"
+    return (
+        f"{'running' if run.alive else 'gone'}: pid {run.pid}, release {run.release}, since {run.started_at}"
+    )
+
+
+def _authority(found: Health) -> str:
+    marker = "marker agrees" if found.marker_agrees else "marker DISAGREES"
+    return f"{'PAUSED' if found.paused else 'active'}, epoch {found.epoch}, {marker}"
+
+
+def _finished(found: Health) -> str:
+    latest = found.last_finished
+    return f"{latest.work}, {_seconds(latest.age_seconds)} ago" if latest else "nothing yet"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} s"

@@ -1,0 +1,372 @@
+"""How an instance is: one read-only look at its store, marker, service and backups.
+
+Everything of the store is read in one transaction, so the numbers belong together. Nothing is written, no
+file is made, and no lock is taken that the service could meet.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel
+
+from standfast import work
+from standfast.authority import Operations, agrees, host_identity, operations, refuse_other_host
+from standfast.clock import rfc3339
+from standfast.errors import Refused
+from standfast.layout import Layout, running_release
+from standfast.operations.schema import understood
+from standfast.store import open_readonly, schema_versions
+
+READY_SECONDS = 900
+"""A READY item older than this needs attention, unless paused: the service takes new work within seconds."""
+RUNNING_SECONDS = 1_800
+"""A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
+
+_ATTEMPTS = 5
+
+
+class Attention(BaseModel):
+    """One rule that asks for a person."""
+
+    rule: Literal[
+        "paused",
+        "marker_disagrees",
+        "other_host",
+        "store_newer",
+        "service_down",
+        "ready_old",
+        "running_old",
+        "uncertain_reports",
+        "uncertain_orders",
+    ]
+    observed: str
+    remedy: str
+
+
+class ServiceRun(BaseModel):
+    """One start of the service."""
+
+    id: str
+    release: str
+    pid: int
+    started_at: str
+    alive: bool | None
+    """Whether that process still runs on this host; null for a run that is not the latest."""
+
+
+class LastFinished(BaseModel):
+    """The work that was DONE last."""
+
+    work: str
+    finished_at: str
+    age_seconds: float
+    run: ServiceRun | None
+    """The run that finished it."""
+
+
+class LastBackup(BaseModel):
+    """The newest backup that has a manifest."""
+
+    path: str
+    made_at: str
+    age_seconds: float
+
+
+class Sqlite(BaseModel):
+    """The SQLite library of this Python."""
+
+    version: str
+    note: str | None
+
+
+class Health(BaseModel):
+    """How the instance is. `ok` is false, and the exit code 4, when `attention` holds anything."""
+
+    ok: bool
+    attention: list[Attention]
+    notes: list[str]
+    state: str
+    release: str
+    """The release that looked; `service.release` is the one that runs."""
+    schema_versions: dict[str, int]
+    """What the store holds, by component."""
+    understood_versions: dict[str, int]
+    """What this release understands."""
+    paused: bool
+    reason: str
+    """Why authority last changed."""
+    epoch: str
+    marker_agrees: bool
+    work: dict[str, int]
+    """Items by status."""
+    oldest_ready_seconds: float | None
+    oldest_running_seconds: float | None
+    uncertain_orders: int
+    """SENDING and UNKNOWN; 0 while the store has no orders."""
+    uncertain_reports: int
+    """Sending and unknown."""
+    pending_approvals: int
+    """0 while the store has no orders."""
+    last_finished: LastFinished | None
+    last_backup: LastBackup | None
+    service: ServiceRun | None
+    """The start of the service that came last."""
+    sqlite: Sqlite
+
+
+def look(layout: Layout, now: float) -> Health:
+    """The health of the instance at `now` (epoch seconds).
+
+    Raises Refused: `store_absent`, `store_foreign`, `not_initialised`, or `store_unreadable` when this user
+    cannot read the store at all.
+    """
+    return _read(layout.database, lambda connection: _examine(connection, layout, now))
+
+
+def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
+    control = operations(connection)
+    waiting = work.ages(connection, now)
+    health = Health(
+        ok=True,
+        attention=[],
+        notes=[],
+        state=str(layout.state),
+        release=running_release(),
+        schema_versions=schema_versions(connection),
+        understood_versions=understood(),
+        paused=control.paused,
+        reason=control.reason,
+        epoch=control.epoch,
+        marker_agrees=agrees(connection, layout.marker),
+        work=work.counts(connection),
+        oldest_ready_seconds=waiting.ready,
+        oldest_running_seconds=waiting.running,
+        uncertain_orders=0,
+        uncertain_reports=work.uncertain_reports(connection),
+        pending_approvals=0,
+        last_finished=_last_finished(connection, now),
+        last_backup=last_backup(layout.backups, now),
+        service=_service(work.latest_run(connection)),
+        sqlite=sqlite_facts(sqlite3.sqlite_version_info),
+    )
+    attention = _attention(health, control, layout)
+    return health.model_copy(update={"ok": not attention, "attention": attention, "notes": _notes(health)})
+
+
+def _last_finished(connection: sqlite3.Connection, now: float) -> LastFinished | None:
+    latest = work.latest_done(connection)
+    if latest is None:
+        return None
+    run = work.show_work(connection, latest.work).run
+    return LastFinished(
+        work=latest.work,
+        finished_at=rfc3339(latest.finished_at),
+        age_seconds=_age(latest.finished_at, now),
+        run=None if run is None else _run(work.show_run(connection, run)),
+    )
+
+
+def _run(run: work.Run, *, alive: bool | None = None) -> ServiceRun:
+    return ServiceRun(
+        id=run.id, release=run.release, pid=run.pid, started_at=rfc3339(run.started_at), alive=alive
+    )
+
+
+def _service(latest: work.Run | None) -> ServiceRun | None:
+    return None if latest is None else _run(latest, alive=_serves(latest.pid))
+
+
+def _serves(pid: int) -> bool:
+    # A pid is used again, so the command line counts too. It stays readable beside a sandboxed service.
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"serve" in words and any(b"standfast" in word for word in words)
+
+
+def _age(then: float, now: float) -> float:
+    return round(max(0.0, now - then), 3)
+
+
+def last_backup(folder: Path, now: float) -> LastBackup | None:
+    """The backup whose manifest, which is written last, is the newest."""
+    try:
+        manifests = [(path.stat().st_mtime, path) for path in folder.glob("*/manifest.json")]
+    except OSError:
+        return None
+    if not manifests:
+        return None
+    made_at, manifest = max(manifests)
+    return LastBackup(path=str(manifest.parent), made_at=rfc3339(made_at), age_seconds=_age(made_at, now))
+
+
+def sqlite_facts(version: tuple[int, int, int]) -> Sqlite:
+    """The version, with a note when it lies in the range of the WAL-reset defect.
+
+    Reported for 3.7.0 to 3.51.2; fixed in 3.51.3 and in the back-ports 3.44.6 and 3.50.7. It takes several
+    processes that write and checkpoint at one moment; one service per store makes that rare.
+    """
+    fixed = version >= (3, 51, 3) or any(
+        version[:2] == branch[:2] and version >= branch for branch in ((3, 44, 6), (3, 50, 7))
+    )
+    text = ".".join(map(str, version))
+    if version < (3, 7, 0) or fixed:
+        return Sqlite(version=text, note=None)
+    return Sqlite(version=text, note="has the WAL-reset defect (fixed in 3.44.6, 3.50.7 and 3.51.3)")
+
+
+def _attention(health: Health, control: Operations, layout: Layout) -> list[Attention]:
+    newer = {
+        name: version
+        for name, version in health.schema_versions.items()
+        if version > health.understood_versions.get(name, 0)
+    }
+    ready, running = health.oldest_ready_seconds or 0, health.oldest_running_seconds or 0
+    host = _host_problem(layout)
+    rules: list[tuple[bool, str, str, str]] = [
+        (
+            health.paused,
+            "paused",
+            f"paused since {rfc3339(control.changed_at)}: {control.reason}",
+            "nothing is claimed or sent until the operator resumes; see why first",
+        ),
+        (
+            not health.marker_agrees,
+            "marker_disagrees",
+            f"{layout.marker} does not name the database's epoch",
+            "every claim is refused: the end of an era was cut short, or this is a copy",
+        ),
+        (
+            bool(host),
+            "other_host",
+            host,
+            "leave this copy stopped, or adopt it if it is the one to go on with",
+        ),
+        (
+            bool(newer),
+            "store_newer",
+            ", ".join(f"{name} {version}" for name, version in newer.items()),
+            "install the release that wrote the store, or a later one",
+        ),
+        (
+            health.service is None or not health.service.alive,
+            "service_down",
+            _down(health.service),
+            "see the runbook `service down`",
+        ),
+        (
+            ready > READY_SECONDS and not health.paused,
+            "ready_old",
+            f"the oldest READY item has waited {ready:.0f} s (limit {READY_SECONDS} s)",
+            "see whether the service runs and finishes work: `standfast canary`",
+        ),
+        (
+            running > RUNNING_SECONDS,
+            "running_old",
+            f"the oldest RUNNING item was claimed {running:.0f} s ago (limit {RUNNING_SECONDS} s)",
+            "see `standfast work list` and the service's journal",
+        ),
+        (
+            health.uncertain_reports > 0,
+            "uncertain_reports",
+            f"{health.uncertain_reports} reports may or may not have arrived",
+            "see `standfast report list`",
+        ),
+        (
+            health.uncertain_orders > 0,
+            "uncertain_orders",
+            f"{health.uncertain_orders} orders may or may not have been accepted",
+            "reconcile them with the supplier's receipts; never send them again",
+        ),
+    ]
+    return [
+        Attention.model_validate({"rule": rule, "observed": observed, "remedy": remedy})
+        for holds, rule, observed, remedy in rules
+        if holds
+    ]
+
+
+def _down(latest: ServiceRun | None) -> str:
+    if latest is None:
+        return "the service has never started on this store"
+    return f"process {latest.pid}, started {latest.started_at}, is gone"
+
+
+def _host_problem(layout: Layout) -> str:
+    try:
+        refuse_other_host(layout.marker, host_identity())
+    except Refused as refused:
+        return str(refused.observed)
+    return ""
+
+
+def _notes(health: Health) -> list[str]:
+    older = [
+        f"{name} {health.schema_versions.get(name, 0)} -> {version}"
+        for name, version in health.understood_versions.items()
+        if health.schema_versions.get(name, 0) < version
+    ]
+    notes = [f"SQLite {health.sqlite.version} {health.sqlite.note}"] if health.sqlite.note else []
+    if older:
+        notes.append(f"the next start of the service brings the store forward: {', '.join(older)}")
+    if health.last_backup is None:
+        notes.append("there is no backup yet")
+    return notes
+
+
+def _read[T](database: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    """`query` in one read transaction, also for a user who may not write beside the database.
+
+    Such a user cannot read a store in WAL mode while no process has it open, because reading would have to
+    make its -shm file. Then the file is read as it lies, which is right as long as nobody opens it
+    meanwhile: that is looked for before and after, and read again if so.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            with closing(open_readonly(database)) as connection:
+                connection.execute("BEGIN")
+                return query(connection)
+        except (sqlite3.OperationalError, Refused) as error:
+            if not _wants_to_write(error) or not database.exists():
+                raise
+        before = _at_rest(database)
+        if before is None:
+            continue  # a process has it open now: the first way works again
+        try:
+            with closing(_open_at_rest(database)) as connection:
+                found = query(connection)
+        except sqlite3.DatabaseError:
+            if _at_rest(database) == before:
+                raise
+            continue
+        if _at_rest(database) == before:
+            return found
+    raise Refused(
+        "store_unreadable",
+        "this user cannot read the store",
+        observed=f"{database} as uid {os.geteuid()}",
+        remedy="run it as the service user",
+    )
+
+
+def _wants_to_write(error: BaseException) -> bool:
+    cause = error if isinstance(error, sqlite3.OperationalError) else error.__cause__
+    code = cause.sqlite_errorcode & 0xFF if isinstance(cause, sqlite3.OperationalError) else None
+    return code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+
+
+def _at_rest(database: Path) -> tuple[int, int, int] | None:
+    if os.path.lexists(f"{database}-wal") or not os.access(database, os.R_OK):
+        return None
+    found = database.stat()
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _open_at_rest(database: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(database))}?mode=ro&immutable=1", uri=True, autocommit=True)
