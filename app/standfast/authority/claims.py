@@ -14,29 +14,36 @@ DEFAULT_LEASE = 300.0
 MAX_LEASE = 900.0
 """The longest lease that can be asked for, in seconds."""
 
-# INDEXED BY: a planner that chose a scan of a million finished rows would be an error, not a slow claim.
-_OLDEST_READY = """
-SELECT seq FROM work INDEXED BY work_ready
- WHERE status = 'READY'
-   AND (parent IS NULL OR (deadline > :now AND NOT EXISTS (
-        SELECT 1 FROM work AS above WHERE above.id = work.parent AND above.status = 'CANCELED')))
-   AND NOT EXISTS (SELECT 1 FROM work AS other INDEXED BY work_running
-                    WHERE other.session = work.session AND other.status = 'RUNNING')
- ORDER BY seq LIMIT 1
-"""
-
-# A lease has passed also when it ends further ahead than any lease can: then the clock was set back and the
-# holder may be long dead. Should it live, the fence refuses it from the new generation on.
-_OLDEST_PASSED = """
-SELECT seq FROM work INDEXED BY work_running
- WHERE status = 'RUNNING' AND (lease_until <= :now OR lease_until > :now + :longest)
-   AND (parent IS NULL OR (deadline > :now AND NOT EXISTS (
-        SELECT 1 FROM work AS above WHERE above.id = work.parent AND above.status = 'CANCELED')))
- ORDER BY seq LIMIT 1
+# One statement reads the pause flag, finds the oldest candidate and takes it. INDEXED BY: a planner that
+# chose a scan of a million finished rows would be an error, not a slow claim. A lease has passed also when it
+# ends further ahead than any lease can: then the clock was set back and the holder may be long dead; should it
+# live, the fence refuses it from the new generation on.
+_TAKE_OLDEST = """
+UPDATE work SET status = 'RUNNING', owner = :owner, generation = generation + 1, epoch = :epoch,
+                claimed_at = :now, lease_until = :now + :lease
+ WHERE seq = (
+    SELECT min(seq) FROM (
+        SELECT * FROM (
+            SELECT seq FROM work AS passed INDEXED BY work_open
+             WHERE status = 'RUNNING' AND (lease_until <= :now OR lease_until > :now + :longest)
+               AND (parent IS NULL OR deadline > :now AND NOT EXISTS (
+                    SELECT 1 FROM work AS above WHERE above.id = passed.parent AND above.status = 'CANCELED'))
+             ORDER BY seq LIMIT 1)
+        UNION ALL
+        SELECT * FROM (
+            SELECT seq FROM work AS ready INDEXED BY work_open
+             WHERE status = 'READY'
+               AND (parent IS NULL OR deadline > :now AND NOT EXISTS (
+                    SELECT 1 FROM work AS above WHERE above.id = ready.parent AND above.status = 'CANCELED'))
+               AND NOT EXISTS (SELECT 1 FROM work AS other INDEXED BY work_open
+                                WHERE other.status = 'RUNNING' AND other.session = ready.session)
+             ORDER BY seq LIMIT 1)))
+   AND EXISTS (SELECT 1 FROM operations WHERE id = 1 AND paused = 0 AND epoch = :epoch)
+RETURNING id, owner, generation, epoch, role, session, subject, prompt
 """
 
 _OWN = """
-SELECT seq FROM work INDEXED BY work_running
+SELECT seq FROM work INDEXED BY work_open
  WHERE status = 'RUNNING' AND owner = :owner
    AND (parent IS NULL OR (deadline > :now AND NOT EXISTS (
         SELECT 1 FROM work AS above WHERE above.id = work.parent AND above.status = 'CANCELED')))
@@ -67,17 +74,15 @@ def take_next(
     connection: sqlite3.Connection, *, owner: str, now: float, marker: Path, lease: float = DEFAULT_LEASE
 ) -> Claim | None:
     """``claim_next`` inside the caller's write transaction."""
-    epoch = _grantable(connection, owner, lease, marker)
-    if epoch is None:
+    _check(owner, lease)
+    found = markers.read(marker)
+    if found is None:
         return None
-    found = [
-        row[0]
-        for query in (_OLDEST_PASSED, _OLDEST_READY)
-        if (row := connection.execute(query, {"now": now, "longest": MAX_LEASE}).fetchone()) is not None
-    ]
-    if not found:
-        return None
-    return _take(connection, min(found), owner=owner, epoch=epoch, now=now, lease=lease)
+    row = connection.execute(
+        _TAKE_OLDEST,
+        {"owner": owner, "epoch": found.epoch, "now": now, "lease": lease, "longest": MAX_LEASE},
+    ).fetchone()
+    return None if row is None else Claim(*row)
 
 
 def claim_own(
@@ -88,12 +93,15 @@ def claim_own(
     Oldest first, each at generation + 1, whatever its lease. The caller must hold the writer lock: then no
     other process can be alive under the label. Empty while paused.
     """
+    _check(owner, lease)
     with immediate(connection, "claim_own"):
-        epoch = _grantable(connection, owner, lease, marker)
-        if epoch is None:
+        found = markers.read(marker)
+        control = connection.execute("SELECT epoch FROM operations WHERE id = 1 AND paused = 0").fetchone()
+        if found is None or control is None or found.epoch != control[0]:
             return []
-        rows = connection.execute(_OWN, {"owner": owner, "now": now}).fetchall()
-        return [_take(connection, row[0], owner=owner, epoch=epoch, now=now, lease=lease) for row in rows]
+        values = {"owner": owner, "epoch": found.epoch, "now": now, "lease": lease}
+        rows = connection.execute(_OWN, values).fetchall()
+        return [Claim(*connection.execute(_TAKE, values | {"seq": row[0]}).fetchone()) for row in rows]
 
 
 def renew(
@@ -103,7 +111,7 @@ def renew(
 
     Never shortens a lease. Raises StaleClaim with nothing written.
     """
-    _check_lease(lease)
+    _check(claim.owner, lease)
     with fenced(connection, claim, clock, marker, "renew") as now:
         row = connection.execute(
             "UPDATE work SET lease_until = max(lease_until, ?) WHERE id = ? RETURNING lease_until",
@@ -112,25 +120,8 @@ def renew(
         return float(row[0])
 
 
-def _grantable(connection: sqlite3.Connection, owner: str, lease: float, marker: Path) -> str | None:
-    """The epoch in which a claim can be granted now; None while paused, or while the marker disagrees."""
+def _check(owner: str, lease: float) -> None:
     if not owner:
         raise BadInput("owner: a claim needs the label of its worker")
-    _check_lease(lease)
-    control = connection.execute("SELECT epoch FROM operations WHERE id = 1 AND paused = 0").fetchone()
-    found = markers.read(marker)
-    if control is None or found is None or found.epoch != control[0]:
-        return None
-    return str(control[0])
-
-
-def _check_lease(lease: float) -> None:
     if not 0 < lease <= MAX_LEASE:
         raise BadInput(f"lease: {lease} is not above 0 and at most {MAX_LEASE:g} seconds")
-
-
-def _take(
-    connection: sqlite3.Connection, seq: int, *, owner: str, epoch: str, now: float, lease: float
-) -> Claim:
-    values = {"seq": seq, "owner": owner, "epoch": epoch, "now": now, "lease": lease}
-    return Claim(*connection.execute(_TAKE, values).fetchone())

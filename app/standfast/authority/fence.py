@@ -21,6 +21,17 @@ PAUSED_OR_REPLACED = "runtime paused or replaced by restore"
 SUPERSEDED = "worker claim expired or superseded"
 DELEGATION_ENDED = "delegation expired or parent canceled"
 
+# The control row, and beside it the claim's row if all of its identity matches and its lease has not ended.
+_CURRENT = """
+SELECT operations.epoch, operations.paused, own.id, own.parent, own.deadline, above.status
+  FROM operations
+  LEFT JOIN work AS own
+    ON own.id = ? AND own.owner = ? AND own.generation = ? AND own.role = ? AND own.session = ?
+   AND own.subject = ? AND own.prompt = ? AND own.status = 'RUNNING' AND own.lease_until > ?
+  LEFT JOIN work AS above ON above.id = own.parent
+ WHERE operations.id = 1
+"""
+
 
 class StaleClaim(Refused):
     """The claim may no longer write; ``str(error)`` is one of the four sentences. Nothing was written."""
@@ -76,14 +87,8 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
     found = markers.read(marker)
     if found is None:
         raise StaleClaim(MARKER_UNAVAILABLE)
-    control = connection.execute("SELECT epoch, paused FROM operations WHERE id = 1").fetchone()
-    if control is None or control[1] or not found.epoch == control[0] == claim.epoch:
-        raise StaleClaim(PAUSED_OR_REPLACED)
     row = connection.execute(
-        "SELECT work.parent, work.deadline, parent.status"
-        " FROM work LEFT JOIN work AS parent ON parent.id = work.parent"
-        " WHERE work.id = ? AND work.owner = ? AND work.generation = ? AND work.role = ? AND work.session = ?"
-        " AND work.subject = ? AND work.prompt = ? AND work.status = 'RUNNING' AND work.lease_until > ?",
+        _CURRENT,
         (
             claim.work,
             claim.owner,
@@ -96,8 +101,12 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
         ),
     ).fetchone()
     if row is None:
+        raise StaleClaim(PAUSED_OR_REPLACED)
+    epoch, paused, work, parent, deadline, parent_status = row
+    if paused or not found.epoch == epoch == claim.epoch:
+        raise StaleClaim(PAUSED_OR_REPLACED)
+    if work is None:
         raise StaleClaim(SUPERSEDED)
-    parent, deadline, parent_status = row
     if parent is not None and (deadline <= now or parent_status == "CANCELED"):
         raise StaleClaim(DELEGATION_ENDED)
 

@@ -6,7 +6,7 @@ Everything that writes for a claim goes through the fence of ``standfast.authori
 from standfast.work.component import COMPONENT
 from standfast.work.delivery import Channel, Outbox, deliver_pending, resume_deliveries
 from standfast.work.endings import Canceled, Ending, Finished, cancel, finish, finish_and_claim
-from standfast.work.intake import Admission, Limits, Request, admit, admit_within
+from standfast.work.intake import Admission, Limits, Request, admit, admit_within, foresee
 from standfast.work.reading import (
     Ages,
     Latest,
@@ -18,7 +18,7 @@ from standfast.work.reading import (
     show_work,
 )
 from standfast.work.reports import Report, create_report, list_reports, show_report, uncertain_reports
-from standfast.work.runs import Run, show_run, start_run
+from standfast.work.runs import Run, latest_run, show_run, start_run
 from standfast.work.schedules import (
     Fired,
     Schedule,
@@ -61,7 +61,9 @@ __all__ = [
     "finish",
     "finish_and_claim",
     "fire_due",
+    "foresee",
     "latest_done",
+    "latest_run",
     "list_reports",
     "list_schedules",
     "list_slots",

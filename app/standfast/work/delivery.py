@@ -51,8 +51,8 @@ class Outbox:
 def deliver_pending(connection: sqlite3.Connection, channel: Channel, *, clock: Clock) -> int:
     """Deliver up to a batch of pending reports, oldest first; returns how many were sent.
 
-    Nothing while paused. A failed attempt on an idempotent channel goes back to pending with a note, for a later pass; on any other
-    channel the report becomes unknown.
+    Nothing while paused. A failed attempt on an idempotent channel goes back to pending with a note, for a
+    later pass; on any other channel the report becomes unknown.
     """
     sent = 0
     for report in _begin(connection):

@@ -81,12 +81,21 @@ def finish_and_claim(
         return finished, take_next(connection, owner=claim.owner, now=now, marker=marker, lease=lease)
 
 
-def cancel(connection: sqlite3.Connection, work: str, *, reason: str, now: float) -> Canceled:
+def cancel(
+    connection: sqlite3.Connection,
+    work: str,
+    *,
+    reason: str,
+    now: float,
+    only_unclaimed: bool = False,
+    check: bool = False,
+) -> Canceled:
     """Cancel work for an operator; its claim, if any, is refused from then on. Allowed while paused.
 
     Delegated children that are not running are canceled with it; a running one is refused by the fence from
     then on. DONE work can be canceled only while it has open children. It cannot recall what was already
-    sent. Raises Refused ``work_unknown``, ``work_finished``.
+    sent. ``only_unclaimed`` leaves alone what a worker has already claimed; ``check`` writes nothing.
+    Raises Refused ``work_unknown``, ``work_finished``, ``work_claimed``.
     """
     with immediate(connection, "cancel"):
         row = connection.execute("SELECT status FROM work WHERE id = ?", (work,)).fetchone()
@@ -95,6 +104,8 @@ def cancel(connection: sqlite3.Connection, work: str, *, reason: str, now: float
         status = str(row[0])
         if status == "CANCELED":
             return Canceled(work=work, changed=False, status_before=status, children=0)
+        if only_unclaimed and status != "READY":
+            raise Refused("work_claimed", "the work is not waiting any more", observed=f"{work} is {status}")
         open_children = connection.execute(
             "SELECT count(*) FROM work INDEXED BY work_delegated"
             " WHERE parent = ? AND status IN ('READY', 'RUNNING', 'BLOCKED')",
@@ -107,6 +118,8 @@ def cancel(connection: sqlite3.Connection, work: str, *, reason: str, now: float
                 observed=f"{work} is {status}",
                 remedy="nothing is left to stop; undo its effects by new work",
             )
+        if check:
+            return Canceled(work=work, changed=True, status_before=status, children=open_children)
         children = connection.execute(
             "UPDATE work SET status = 'CANCELED', reason = ?, finished_at = ?"
             " WHERE parent = ? AND status IN ('READY', 'BLOCKED')",

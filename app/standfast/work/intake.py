@@ -144,6 +144,15 @@ def admit_within(
     return Admission(work=work, status=status, reason=reason, created=True)
 
 
+def foresee(connection: sqlite3.Connection, request: Request, *, now: float, limits: Limits) -> Admission:
+    """What ``admit`` would answer at ``now``; nothing is written, and new work has no id yet."""
+    earlier = _earlier(connection, request)
+    if earlier is not None:
+        return earlier
+    reason = _limit_reached(connection, request.session, limits, now)
+    return Admission(work="", status="REJECTED" if reason else "READY", reason=reason, created=True)
+
+
 def _earlier(connection: sqlite3.Connection, request: Request) -> Admission | None:
     row = connection.execute(
         "SELECT work.id, work.status, work.reason, origins.digest"
@@ -165,7 +174,7 @@ def _earlier(connection: sqlite3.Connection, request: Request) -> Admission | No
 def _limit_reached(connection: sqlite3.Connection, session: str, limits: Limits, now: float) -> str:
     pending = connection.execute(
         "SELECT count(*) FROM (SELECT 1 FROM work INDEXED BY work_open"
-        " WHERE session = ? AND status IN ('READY', 'RUNNING', 'BLOCKED') LIMIT ?)",
+        " WHERE session = ? AND (status = 'READY' OR status = 'RUNNING' OR status = 'BLOCKED') LIMIT ?)",
         (session, limits.pending),
     ).fetchone()[0]
     if pending >= limits.pending:

@@ -50,12 +50,14 @@ class Latest:
 
 _LISTS = {
     None: "SELECT * FROM work ORDER BY seq DESC LIMIT ?",
-    "READY": "SELECT * FROM work WHERE status = 'READY' ORDER BY seq DESC LIMIT ?",
-    "RUNNING": "SELECT * FROM work WHERE status = 'RUNNING' ORDER BY seq DESC LIMIT ?",
-    "BLOCKED": "SELECT * FROM work WHERE status = 'BLOCKED' ORDER BY seq DESC LIMIT ?",
+    "READY": "SELECT * FROM work INDEXED BY work_open WHERE status = 'READY' ORDER BY seq DESC LIMIT ?",
+    "RUNNING": "SELECT * FROM work INDEXED BY work_open WHERE status = 'RUNNING' ORDER BY seq DESC LIMIT ?",
+    "BLOCKED": "SELECT * FROM work INDEXED BY work_open WHERE status = 'BLOCKED' ORDER BY seq DESC LIMIT ?",
     "DONE": "SELECT * FROM work WHERE status = 'DONE' ORDER BY seq DESC LIMIT ?",
-    "CANCELED": "SELECT * FROM work WHERE status = 'CANCELED' ORDER BY seq DESC LIMIT ?",
-    "REJECTED": "SELECT * FROM work WHERE status = 'REJECTED' ORDER BY seq DESC LIMIT ?",
+    "CANCELED": "SELECT * FROM work INDEXED BY work_aside WHERE status = 'CANCELED'"
+    " ORDER BY seq DESC LIMIT ?",
+    "REJECTED": "SELECT * FROM work INDEXED BY work_aside WHERE status = 'REJECTED'"
+    " ORDER BY seq DESC LIMIT ?",
 }
 
 
@@ -78,16 +80,23 @@ def list_work(
 
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
     """How many items there are of every status."""
-    return dict(connection.execute("SELECT status, items FROM work_counts").fetchall())
+    return dict(
+        connection.execute(
+            "SELECT status, items FROM work_counts"
+            " UNION ALL SELECT 'READY', count(*) FROM work INDEXED BY work_open WHERE status = 'READY'"
+            " UNION ALL SELECT 'RUNNING', count(*) FROM work INDEXED BY work_open WHERE status = 'RUNNING'"
+            " UNION ALL SELECT 'BLOCKED', count(*) FROM work INDEXED BY work_open WHERE status = 'BLOCKED'"
+        ).fetchall()
+    )
 
 
 def ages(connection: sqlite3.Connection, now: float) -> Ages:
     """The ages of the oldest READY and RUNNING item at ``now``."""
     ready = connection.execute(
-        "SELECT admitted_at FROM work INDEXED BY work_ready WHERE status = 'READY' ORDER BY seq LIMIT 1"
+        "SELECT admitted_at FROM work INDEXED BY work_open WHERE status = 'READY' ORDER BY seq LIMIT 1"
     ).fetchone()
     running = connection.execute(
-        "SELECT min(claimed_at) FROM work INDEXED BY work_running WHERE status = 'RUNNING'"
+        "SELECT min(claimed_at) FROM work INDEXED BY work_open WHERE status = 'RUNNING'"
     ).fetchone()
     return Ages(
         ready=None if ready is None else max(0.0, now - ready[0]),

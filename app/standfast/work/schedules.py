@@ -87,12 +87,13 @@ def add_schedule(
     subject: str = "",
     role: str = "agent",
     session: str | None = None,
+    check: bool = False,
 ) -> tuple[Schedule, bool]:
     """Add a schedule; its first slot lies after ``now``. The second value is False when it was there already.
 
     Exactly one of ``every`` (whole seconds) and ``cron`` (five fields, with an IANA ``zone``). Its work
     belongs to the session ``schedule:NAME`` unless told otherwise. Raises BadInput, and Refused
-    ``schedule_exists`` when the name has another definition.
+    ``schedule_exists`` when the name has another definition. ``check`` writes nothing.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(f"name: {name!r} is not of the form {_NAME.pattern}")
@@ -117,6 +118,8 @@ def add_schedule(
                 )
             return present, False
         schedule = Schedule(name, *wanted, anchor=int(now), next_slot=first)
+        if check:
+            return schedule, True
         connection.execute(
             "INSERT INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, *wanted, schedule.anchor, schedule.next_slot, now),
