@@ -38,6 +38,7 @@ Problem = Literal[
     "signature_missing",
     "signature_wrong",
     "truncated",
+    "unreadable",
     "unsafe",
     "wheel_missing",
     "wheel_unlocked",

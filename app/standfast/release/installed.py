@@ -19,6 +19,7 @@ SEAL = "installed.json"
 VENV = "venv"
 OWN_ENTRIES = frozenset({SEAL, VENV})
 """What an installed release has beside the files of its archive."""
+_SEARCHABLE = stat.S_IROTH | stat.S_IXOTH
 
 
 class Seal(BaseModel):
@@ -69,7 +70,7 @@ class Scan:
     files: dict[str, str] = field(default_factory=dict)
     """Path -> digest or link target, for everything below `venv/`."""
     access: list[Difference] = field(default_factory=list)
-    """Whatever somebody else than the release's owner owns or may write."""
+    """Whatever somebody else than the release's owner owns or may write, and what the service cannot read."""
 
 
 def begun(root: Path) -> bool:
@@ -166,6 +167,10 @@ def _note_access(path: str, status: os.stat_result, owner: int, found: Scan) -> 
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         detail = f"mode {mode:04o}: others than its owner may write it"
         found.access.append(Difference(path=path, problem="writable", detail=detail))
+    needed = _SEARCHABLE if stat.S_ISDIR(status.st_mode) else stat.S_IROTH
+    if mode & needed != needed:
+        detail = f"mode {mode:04o}: the service cannot read it"
+        found.access.append(Difference(path=path, problem="unreadable", detail=detail))
     if status.st_uid != owner:
         detail = f"belongs to user {status.st_uid}, the release to {owner}"
         found.access.append(Difference(path=path, problem="owner", detail=detail))
