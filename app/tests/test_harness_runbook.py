@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import kill_tree
 from runbook import (
     BlockFailed,
     Executor,
@@ -18,7 +19,7 @@ from runbook import (
     parse,
     unclaimed,
 )
-from target import kill_tree, wait_until
+from target import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

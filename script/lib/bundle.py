@@ -33,6 +33,11 @@ def content_digest(*parts: str) -> str:
     return digest.hexdigest()
 
 
+def file_digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def ensure() -> Path:
     """The archive of this tree (marked dirty when it is), built in some ten seconds when it is not there."""
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -14,22 +14,29 @@ apart hosts that belong to different runs. Without --network a host has no netwo
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import json
 import os
+import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import images
-from sandbox import CHECKOUT, LABEL, PREFIX, SandboxError, clean, enter, podman
+import yaml
+from bundle import content_digest, file_digest
+from sandbox import CHECKOUT, LABEL, PREFIX, RUNTIME, SandboxError, clean, enter, podman
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 BOOT_TIMEOUT = 90.0
 NETWORKS = 200
+INSTALLED = "installed"
+INSTALLED_REPOSITORY = "localhost/standfast-installed"
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Group:
 
     def boot(self, spec: HostSpec) -> str:
         """Start a fresh host (one of that name is replaced) and wait until systemd says `running`."""
-        image = images.ensure(spec.image) if spec.image in images.SUITES else spec.image
+        image = image_named(spec.image)
         container = self.container(spec.name)
         podman("rm", "--force", "--ignore", "--time", "0", "--volumes", container)
         podman(
@@ -185,6 +192,55 @@ class Group:
         return path
 
 
+def image_named(name: str) -> str:
+    """The image that a host description means; a bare or an installed host's is made when it is not there."""
+    if name in images.SUITES:
+        return images.ensure(name)
+    return installed_image() if name == INSTALLED else name
+
+
+def installed_image() -> str:
+    """A host on which playbooks/install.yml has put the release under test, its service enabled and at rest.
+
+    Keyed by all that made it. Earlier ones of this checkout are removed: each holds a whole host.
+    """
+    archive = Path(os.environ["STANDFAST_RELEASE_ARCHIVE"])
+    bundle = content_digest("roles", "playbooks", "ansible.cfg")
+    made_from = (images.tag("trixie"), file_digest(archive), bundle)
+    name = f"{INSTALLED_REPOSITORY}:{PREFIX}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}"
+    with (RUNTIME / "installed.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if podman("image", "exists", name, check=False).returncode == 0:
+            return name
+        print("images: installing a host for scenarios to start from", file=sys.stderr, flush=True)
+        remove_installed_images()
+        group = Group(INSTALLED)
+        group.boot(HostSpec("agent"))
+        folder = CHECKOUT / "build/hosts" / INSTALLED
+        inventory = group.inventory(folder / "inventory.json")
+        settings = {"release_archive": str(archive), "receipt_controller_folder": str(folder / "receipts")}
+        done = subprocess.run(
+            ["ansible-playbook", "-i", inventory, "playbooks/install.yml", "-e", json.dumps(settings)],
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SandboxError(f"install.yml on a bare host: {done.stdout[-4000:]}{done.stderr[-1000:]}")
+        group.commit("agent", name)
+        group.remove()
+    return name
+
+
+def remove_installed_images() -> None:
+    listed = podman("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", INSTALLED_REPOSITORY)
+    for name in listed.stdout.split():
+        if name.startswith(f"{INSTALLED_REPOSITORY}:{PREFIX}-"):
+            podman("image", "rm", name, check=False)  # one that a host still runs from stays
+
+
 def wait_booted(container: str, timeout: float = BOOT_TIMEOUT) -> None:
     """Wait until the host's systemd has finished booting without a failed unit."""
     deadline = time.monotonic() + timeout
@@ -238,6 +294,21 @@ def _login(group: Group, options: argparse.Namespace) -> None:
     os.execvp("podman", ["podman", "exec", "-it", group.container(options.name), "bash", "-l"])
 
 
+def _images(_: Group, options: argparse.Namespace) -> None:
+    """Make what the named scenarios boot from, one after the other: the progress lines stay readable."""
+    wanted: set[str] = set()
+    for name in options.words:
+        described = yaml.safe_load((CHECKOUT / "molecule" / name / "molecule.yml").read_text())
+        wanted |= {platform.get("image", "trixie") for platform in described["platforms"]}
+    for image in sorted(wanted, key=lambda image: image == INSTALLED):
+        image_named(image)
+
+
+def _clean(*_: object) -> None:
+    clean()
+    remove_installed_images()
+
+
 VERBS: dict[str, Callable[[Group, argparse.Namespace], None]] = {
     "boot": _boot,
     "play": _play,
@@ -250,7 +321,8 @@ VERBS: dict[str, Callable[[Group, argparse.Namespace], None]] = {
     "inventory": lambda group, _: print(_inventory(group)),
     "create": _create,
     "destroy": lambda group, _: group.remove(),
-    "clean": lambda *_: clean(),
+    "images": _images,
+    "clean": _clean,
 }
 
 
@@ -263,7 +335,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = {name: subparsers.add_parser(name) for name in VERBS}
     for name in ("boot", "exec", "login", "reset", "commit", "rm"):
         verbs[name].add_argument("name")
-    for name in ("play", "exec"):
+    for name in ("play", "exec", "images"):
         verbs[name].add_argument("words", nargs=argparse.REMAINDER)
     verbs["commit"].add_argument("image")
     verbs["boot"].add_argument("--image", default="trixie")

@@ -1,0 +1,245 @@
+"""What script/test runs: independent parts side by side, a line for each, their logs under build/logs/.
+
+script/test                        everything that CI checks
+script/test unit | lint            one part
+script/test molecule [SCENARIO...] the scenarios (all without names)
+script/test full                   everything, looping over what CI samples (kill points and the like)
+script/test clean                  remove the containers, networks and images of installed hosts made here
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import bundle
+from processes import kill_tree
+from sandbox import CHECKOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOGS = CHECKOUT / "build/logs"
+PYTHON = CHECKOUT / ".venv/bin/python"
+SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s(?: \([\d:]+\))? =+$", re.MULTILINE)
+COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+TAIL = 60
+WORKERS = 2
+# The longest first, so that two workers end at about the same time.
+ORDER = ("refusals", "install", "instances")
+PART_TIMEOUT = 1800
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command that prints pytest's last line. `root`: needs containers, hence root and the sandbox."""
+
+    name: str
+    command: tuple[str, ...]
+    root: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a part ended: seconds, whether it is good, and the counts its tests printed."""
+
+    part: Part
+    good: bool
+    seconds: float
+    counts: dict[str, int]
+
+
+def unit() -> Part:
+    return Part("unit", (str(PYTHON), "-m", "pytest", "-p", "no:cacheprovider", "--durations=5", "app/tests"))
+
+
+def lint() -> Part:
+    return Part("lint", ("script/lint",))
+
+
+def scenarios() -> list[str]:
+    """Every scenario, the longest first."""
+    found = {path.parent.name for path in (CHECKOUT / "molecule").glob("*/molecule.yml")}
+    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+
+
+def molecule(name: str, archive: Path) -> Part:
+    if name not in scenarios():
+        raise SystemExit(f"script/test: no scenario {name!r}; there are: {', '.join(scenarios())}")
+    settings = {
+        "STANDFAST_RELEASE_ARCHIVE": str(archive),
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(CHECKOUT / "build/molecule" / name),
+        "MOLECULE_COMMAND_BORDERS": "0",
+        "NO_COLOR": "1",
+    }
+    return Part(
+        f"molecule {name}",
+        (str(PYTHON.with_name("molecule")), "test", "--scenario-name", name),
+        root=True,
+        environment=tuple(settings.items()),
+    )
+
+
+def as_root(*command: str, environment: dict[str, str] | None = None) -> list[str]:
+    """A command line that runs `command` in the sandbox as root, whoever we are."""
+    inside = [str(PYTHON), str(CHECKOUT / "script/lib/sandbox.py"), *command]
+    if os.geteuid() == 0:
+        return inside
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "STANDFAST_FULL") if name in os.environ}
+    settings = {**kept, **(environment or {})}
+    return ["sudo", "env", *(f"{name}={value}" for name, value in settings.items()), *inside]
+
+
+def run(part: Part) -> Outcome:
+    """Run a part to its end, its output in its log; prints a line when it starts and one when it ends."""
+    say(f"...  {part.name}")
+    log = LOGS / f"{part.name.replace(' ', '-')}.log"
+    environment = dict(part.environment)
+    command = as_root("run", *part.command, environment=environment) if part.root else list(part.command)
+    started = time.monotonic()
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            rc = process.wait(timeout=PART_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            say(f"---- {part.name}: no end after {PART_TIMEOUT} s")
+            kill_tree(process.pid)
+            rc = process.wait()
+    seconds = time.monotonic() - started
+    written = log.read_text(errors="replace")
+    counts = read_counts(written)
+    good = rc == 0 and counts.get("passed", 0) > 0 and not counts.get("failed") and not counts.get("error")
+    say(f"{'ok' if good else 'FAIL':4} {part.name}: {told(counts)}, {seconds:.0f} s")
+    if not good:
+        tail = written.splitlines()[-TAIL:]
+        say("\n".join((f"---- exit {rc}; the end of {log.relative_to(CHECKOUT)}:", *tail, "----")))
+    return Outcome(part, good, seconds, counts)
+
+
+_SAYING = threading.Lock()
+
+
+def say(text: str) -> None:
+    with _SAYING:
+        print(text, flush=True)
+
+
+def read_counts(log: str) -> dict[str, int]:
+    """The counts of the last line that pytest (or script/lint, in the same form) printed."""
+    summaries = SUMMARY.findall(log)
+    if not summaries:
+        return {}
+    found = COUNT.findall(summaries[-1])
+    return {"error" if word == "errors" else word: int(number) for number, word in found}
+
+
+def told(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {word}" for word, number in counts.items()) or "no tests ran"
+
+
+def run_all(parts: list[Part]) -> list[Outcome]:
+    """Run parts two at a time, in their order."""
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(run, parts))
+
+
+def prepare(names: list[str]) -> Path:
+    """What scenarios start from, the release archive and the images: made when they are not there."""
+    archive = bundle.ensure()
+    environment = {"STANDFAST_RELEASE_ARCHIVE": str(archive)}
+    command = as_root("run", str(PYTHON), "script/lib/hosts.py", "images", *names, environment=environment)
+    subprocess.run(command, cwd=CHECKOUT, check=True, env={**os.environ, **environment})
+    return archive
+
+
+def coverage() -> Part:
+    return Part("runbooks", (str(PYTHON), "molecule/shared/runbook.py"))
+
+
+def give_back() -> None:
+    """Files that root made below build/ belong to whoever started the tests."""
+    if os.geteuid() != 0:
+        subprocess.run(
+            ["sudo", "chown", "-R", f"{os.getuid()}:{os.getgid()}", "build"], cwd=CHECKOUT, check=False
+        )
+
+
+def everything() -> list[Outcome]:
+    shutil.rmtree(CHECKOUT / "build/runbooks", ignore_errors=True)
+    names = scenarios()
+    archive = prepare(names)
+    outcomes = run_all([lint(), *(molecule(name, archive) for name in names), unit()])
+    # Which blocks of the runbooks were executed is known only now.
+    return [*outcomes, run(coverage())]
+
+
+def finish(outcomes: list[Outcome], seconds: float) -> int:
+    """Say what took how long, and end with a line in pytest's form that adds all parts up."""
+    for outcome in outcomes:
+        say(f"{'ok' if outcome.good else 'FAIL':4} {outcome.seconds:6.0f} s  {outcome.part.name}")
+    total = {
+        word: sum(outcome.counts.get(word, 0) for outcome in outcomes)
+        for word in ("passed", "failed", "error")
+    }
+    # A part that broke without a failing test (a playbook, a time limit) counts as an error of its own.
+    total["error"] += sum(
+        not outcome.good and not outcome.counts.get("failed") and not outcome.counts.get("error")
+        for outcome in outcomes
+    )
+    counted = ", ".join(f"{number} {word}" for word, number in total.items() if number)
+    say(f"{'=' * 20} {counted or 'no tests ran'} in {seconds:.2f}s {'=' * 20}")
+    return 0 if outcomes and all(outcome.good for outcome in outcomes) else 1
+
+
+def main(arguments: list[str]) -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    try:
+        match arguments:
+            case []:
+                outcomes = everything()
+            case ["full"]:
+                os.environ["STANDFAST_FULL"] = "1"
+                outcomes = everything()
+            case ["unit"]:
+                outcomes = [run(unit())]
+            case ["lint"]:
+                outcomes = [run(lint())]
+            case ["molecule", *names]:
+                chosen = names or scenarios()
+                archive = prepare(chosen)
+                outcomes = run_all([molecule(name, archive) for name in chosen])
+            case ["clean"]:
+                return subprocess.run(
+                    as_root("run", str(PYTHON), "script/lib/hosts.py", "clean"), check=False
+                ).returncode
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 0 if arguments in (["-h"], ["--help"]) else 2
+    except subprocess.CalledProcessError as problem:
+        say(f"FAIL preparation: {problem}")
+        say(f"{'=' * 20} 1 error in {time.monotonic() - started:.2f}s {'=' * 20}")
+        return 1
+    finally:
+        give_back()
+    return finish(outcomes, time.monotonic() - started)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
