@@ -157,20 +157,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     as_json = "--json" in takewhile(lambda argument: argument != "--", argv)
     try:
-        result = get_command(root).main(args=argv, prog_name="standfast", standalone_mode=False)
+        # Not `.main()`: it would turn an interruption and a closed pipe into exit codes of its own.
+        command = get_command(root)
+        with command.make_context("standfast", list(argv)) as ctx:
+            command.invoke(ctx)
+    except typer.Exit as done:
+        return done.exit_code
     except typer.TyperException as error:
         return _usage(error, argv, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return _failed(Refusal(code="interrupted", reason="interrupted"), EXIT_INTERRUPTED, None, as_json)
     except BrokenPipeError:
-        abandon_stdout()
-        return EXIT_UNEXPECTED
+        abandon_stdout()  # the reader left in the middle of a help page
+        return 0
     except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback for an operator)
         _debug()
         known = isinstance(error, StandfastError)
         code = error.exit_code if isinstance(error, StandfastError) else EXIT_UNEXPECTED
         return _failed(refusal(error), code, False if known and code != EXIT_UNEXPECTED else None, as_json)
-    return result if isinstance(result, int) else 0
+    return 0
 
 
 def _usage(error: typer.TyperException, argv: list[str], *, as_json: bool) -> int:

@@ -27,6 +27,8 @@ READY_SECONDS = 900
 RUNNING_SECONDS = 1_800
 """A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
 
+STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
+
 _ATTEMPTS = 5
 
 
@@ -122,15 +124,30 @@ class Health(BaseModel):
 def look(layout: Layout, now: float) -> Health:
     """The health of the instance at `now` (epoch seconds).
 
-    Raises Refused: `store_absent`, `store_foreign`, `not_initialised`, or `store_unreadable` when this user
-    cannot read the store at all.
+    Raises Refused: `store_absent`, `store_foreign`, `not_initialised`, `schema_differs`; `store_unreadable`
+    when this user cannot read the store at all.
     """
-    return _read(layout.database, lambda connection: _examine(connection, layout, now))
+    return _read(layout.database, lambda connection: _look(connection, layout, now))
+
+
+def _look(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
+    present = schema_versions(connection)
+    try:
+        return _examine(connection, layout, now)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or present == understood():
+            raise
+    raise Refused(
+        "schema_differs",
+        "this release cannot read the store's schema",
+        observed=f"store {present}, this release {understood()}",
+        remedy="use the release that the service runs, or start it once to bring the store forward",
+    )
 
 
 def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
     control = operations(connection)
-    waiting = work.ages(connection, now)
+    waiting, counted = work.ages(connection, now), work.counts(connection)
     health = Health(
         ok=True,
         attention=[],
@@ -143,7 +160,7 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         reason=control.reason,
         epoch=control.epoch,
         marker_agrees=agrees(connection, layout.marker),
-        work=work.counts(connection),
+        work={status: counted[status] for status in STATUSES},
         oldest_ready_seconds=waiting.ready,
         oldest_running_seconds=waiting.running,
         uncertain_orders=0,

@@ -1,0 +1,298 @@
+"""Health says what is, whoever asks, and touches nothing."""
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from serving import PATIENCE, instance, service
+
+from standfast import work
+from standfast.authority import claim_next, marker, pause
+from standfast.cli import main as cli
+from standfast.clock import Clock
+from standfast.errors import Refused
+from standfast.layout import Layout
+from standfast.operations import health
+from standfast.operations.health import Health, look
+from standfast.operations.schema import COMPONENTS, understood
+from standfast.store import Store, immediate, open_store
+
+NOW = 1_790_000_000.0
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return instance(tmp_path, now=NOW - 10_000)
+
+
+def opened(layout: Layout) -> closing[Store]:
+    return closing(open_store(layout.database, COMPONENTS))
+
+
+def rules(found: Health) -> set[str]:
+    assert found.ok == (not found.attention)
+    return {told.rule for told in found.attention} - {"service_down"}
+
+
+def ask(layout: Layout, at: float) -> str:
+    with opened(layout) as connection:
+        return work.admit(connection, origin=f"t:{at}", session=f"s:{at}", prompt="?", now=at).work
+
+
+def test_a_new_instance_is_well_but_for_its_service(layout: Layout) -> None:
+    found = look(layout, NOW)
+    assert rules(found) == set()
+    assert [told.observed for told in found.attention] == ["the service has never started on this store"]
+    assert found.schema_versions == found.understood_versions == understood()
+    assert (found.paused, found.marker_agrees, found.release) == (False, True, "source")
+    assert set(found.work) == set(health.STATUSES)
+    assert (found.last_finished, found.last_backup, found.service) == (None, None, None)
+    assert (found.uncertain_orders, found.uncertain_reports, found.pending_approvals) == (0, 0, 0)
+    assert "there is no backup yet" in found.notes
+
+
+def test_a_running_service_that_finishes_work_is_well(layout: Layout) -> None:
+    with service(layout) as process:
+        wanted = ask(layout, time.time())
+        until = time.monotonic() + PATIENCE
+        while (found := look(layout, time.time())).work["READY"] + found.work["RUNNING"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert found.ok, found.attention
+        assert found.service is not None
+        assert (found.service.pid, found.service.alive) == (process.pid, True)
+        assert found.last_finished is not None
+        assert found.last_finished.run is not None
+        assert found.last_finished.run.pid == process.pid
+        assert found.last_finished.age_seconds < PATIENCE
+        with opened(layout) as connection:
+            assert work.show_work(connection, wanted).status == "DONE"
+    gone = look(layout, time.time())
+    assert gone.service is not None
+    assert gone.service.alive is False
+    assert [told.rule for told in gone.attention] == ["service_down"]
+
+
+def test_a_pid_that_another_program_took_over_is_not_the_service(layout: Layout) -> None:
+    with opened(layout) as connection:
+        work.start_run(connection, release="r", pid=os.getpid(), invocation="", now=NOW)
+    found = look(layout, NOW)
+    assert found.service is not None
+    assert found.service.alive is False
+
+
+def test_pause_is_attention_and_waiting_work_is_then_expected(layout: Layout) -> None:
+    ask(layout, NOW - 5_000)
+    with opened(layout) as connection:
+        pause(connection, "stock-taking", NOW)
+    found = look(layout, NOW)
+    assert rules(found) == {"paused"}
+    assert "stock-taking" in found.attention[0].observed
+
+
+@pytest.mark.parametrize(("waited", "expected"), [(900, set()), (901, {"ready_old"})])
+def test_old_ready_work_is_attention(layout: Layout, waited: float, expected: set[str]) -> None:
+    ask(layout, NOW - waited)
+    found = look(layout, NOW)
+    assert rules(found) == expected
+    assert found.oldest_ready_seconds == waited
+
+
+@pytest.mark.parametrize(("held", "expected"), [(1800, set()), (1801, {"running_old"})])
+def test_old_running_work_is_attention(layout: Layout, held: float, expected: set[str]) -> None:
+    ask(layout, NOW - held)
+    with opened(layout) as connection:
+        assert claim_next(connection, owner="w", now=NOW - held, marker=layout.marker)
+    found = look(layout, NOW)
+    assert rules(found) == expected
+    assert found.oldest_running_seconds == held
+
+
+def test_a_marker_that_disagrees_or_is_gone_is_attention(layout: Layout) -> None:
+    present = marker.read(layout.marker)
+    assert present is not None
+    marker.write(layout.marker, marker.Marker(epoch="f" * 32, host=present.host))
+    assert rules(look(layout, NOW)) == {"marker_disagrees"}
+    layout.marker.unlink()
+    found = look(layout, NOW)
+    assert rules(found) == {"marker_disagrees"}
+    assert not found.marker_agrees
+
+
+def test_another_hosts_state_is_attention(layout: Layout) -> None:
+    present = marker.read(layout.marker)
+    assert present is not None
+    marker.write(layout.marker, marker.Marker(epoch=present.epoch, host="0" * 64))
+    assert rules(look(layout, NOW)) == {"other_host"}
+
+
+@pytest.mark.parametrize("delivery", ["sending", "unknown"])
+def test_a_report_that_may_have_arrived_is_attention(layout: Layout, delivery: str) -> None:
+    ask(layout, NOW)
+    with opened(layout) as connection:
+        clock = Clock(wall=lambda: NOW)
+        claim = claim_next(connection, owner="w", now=NOW, marker=layout.marker)
+        assert claim is not None
+        work.finish(connection, claim, "DONE", clock=clock, marker=layout.marker, report="done")
+        assert rules(look(layout, NOW)) == set(), "a pending report is on its way"
+        with immediate(connection):
+            connection.execute("UPDATE reports SET delivery = ?", (delivery,))
+    found = look(layout, NOW)
+    assert rules(found) == {"uncertain_reports"}
+    assert found.uncertain_reports == 1
+    assert found.last_finished is not None
+    assert found.last_finished.run is None
+
+
+def raise_schema(layout: Layout, component: str, version: int) -> None:
+    with opened(layout) as connection, immediate(connection):
+        connection.execute("UPDATE meta SET version = ? WHERE component = ?", (version, component))
+
+
+def test_a_newer_store_is_attention(layout: Layout) -> None:
+    raise_schema(layout, "shop", 99)
+    found = look(layout, NOW)
+    assert rules(found) == {"store_newer"}
+    assert found.schema_versions["shop"] == 99
+
+
+def test_a_schema_that_this_release_cannot_read_is_refused_by_name(layout: Layout) -> None:
+    with opened(layout) as connection, immediate(connection):
+        connection.execute("ALTER TABLE reports RENAME TO letters")
+        connection.execute("UPDATE meta SET version = 99 WHERE component = 'work'")
+    with pytest.raises(Refused) as caught:
+        look(layout, NOW)
+    assert caught.value.code == "schema_differs"
+
+
+def test_a_state_that_does_not_exist_is_refused_with_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--state", f"{tmp_path}/none/state", "health"]) == 3
+    told = capsys.readouterr()
+    assert "standfast init" in told.err
+    assert told.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_answers_while_another_process_holds_the_write_lock(layout: Layout) -> None:
+    with closing(sqlite3.connect(layout.database, autocommit=True)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("INSERT INTO runs VALUES ('x', 'r', 1, '', 1.0)")
+        assert look(layout, NOW).service is None
+        writer.execute("ROLLBACK")
+
+
+def fingerprint(layout: Layout) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in layout.state.iterdir()
+        if path.is_file() and path.suffix not in {".sqlite-shm", ".sqlite-wal"}
+    }
+
+
+def test_it_changes_nothing(layout: Layout) -> None:
+    before = fingerprint(layout)
+    look(layout, NOW)
+    assert fingerprint(layout) == before
+
+
+@pytest.fixture
+def shared() -> Iterator[Layout]:
+    """An instance in a folder that other users can reach, with nobody having it open."""
+    with TemporaryDirectory(prefix="standfast-") as name:
+        root = Path(name)
+        root.chmod(0o755)
+        layout = instance(root, now=NOW - 10_000)
+        look(layout, NOW)  # so that every module is imported under the present user
+        for path in layout.state.glob("agent.sqlite-*"):
+            path.unlink()
+        layout.database.chmod(0o644)
+        layout.marker.chmod(0o644)
+        layout.state.chmod(0o555)
+        yield layout
+        layout.state.chmod(0o755)
+
+
+def look_as_reader(layout: Layout) -> Health:
+    """Look as a user who may read the state directory and not write to it."""
+    for path in layout.state.glob("agent.sqlite-*"):
+        path.chmod(0o644)
+    if os.geteuid() != 0:
+        return look(layout, NOW)
+    os.seteuid(65534)
+    try:
+        return look(layout, NOW)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_user_who_may_only_read_sees_the_same(shared: Layout) -> None:
+    assert rules(look_as_reader(shared)) == set()
+    assert not list(shared.state.glob("agent.sqlite-*"))
+    shared.state.chmod(0o755)
+    with opened(shared) as connection:  # in use: what is only in the WAL is seen as well
+        work.admit(connection, origin="o", session="s", prompt="?", now=NOW)
+        shared.state.chmod(0o555)
+        assert look_as_reader(shared).work["READY"] == 1
+        shared.state.chmod(0o755)
+
+
+def test_a_store_that_changes_while_it_is_read_at_rest_is_not_believed(
+    shared: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter(range(100))
+    monkeypatch.setattr(health, "_at_rest", lambda _path: (1, next(sizes), 1))
+    with pytest.raises(Refused) as caught:
+        look_as_reader(shared)
+    assert caught.value.code == "store_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("version", "defect"),
+    [
+        ((3, 6, 23), False),
+        ((3, 7, 0), True),
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 52, 0), False),
+    ],
+)
+def test_a_sqlite_with_the_known_defect_is_a_note(version: tuple[int, int, int], defect: bool) -> None:
+    assert (health.sqlite_facts(version).note is not None) is defect
+
+
+def test_the_newest_backup_with_a_manifest_counts(layout: Layout) -> None:
+    for name, age in (("one", 500), ("two", 100), ("three", 50)):
+        folder = layout.backups / name
+        folder.mkdir(parents=True)
+        if name != "three":  # without its manifest, which is written last, it is no backup
+            (folder / "manifest.json").write_text("{}")
+            os.utime(folder / "manifest.json", (NOW - age, NOW - age))
+    found = look(layout, NOW).last_backup
+    assert found is not None
+    assert (found.path, found.age_seconds) == (str(layout.backups / "two"), 100)
+
+
+def test_the_table_says_it_to_a_person(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    ask(layout, time.time() - 5_000)
+    with opened(layout) as connection:
+        pause(connection, "stock\x1b[2Jtaking", time.time())
+    assert cli.main(["--state", str(layout.state), "health"]) == 4
+    out = capsys.readouterr().out
+    assert "ATTENTION" in out
+    assert "PAUSED" in out
+    assert "READY 1" in out
+    assert "\x1b" not in out
