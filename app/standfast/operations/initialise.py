@@ -5,7 +5,8 @@ to look first.
 """
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from pydantic import BaseModel
 
@@ -56,16 +57,16 @@ def initialise_instance(layout: Layout, *, now: float, check: bool = False) -> I
 
 def _refuse_disagreement(layout: Layout, host: str) -> None:
     refuse_other_host(layout.marker, host)
-    if not layout.database.exists():
-        if markers.read(layout.marker) is not None:
-            raise Refused(
-                "store_missing",
-                "there is an authority marker and no store beside it: a store was here before",
-                observed=f"{layout.marker} is there, {layout.database} is not",
-                remedy="restore a backup; remove the marker only to begin a new, empty business",
-            )
-        return
-    with closing(open_readonly(layout.database)) as connection:
+    with _existing(layout) as connection:
+        if connection is None:
+            if markers.read(layout.marker) is not None:
+                raise Refused(
+                    "store_missing",
+                    "there is an authority marker and no store beside it: a store was here before",
+                    observed=f"{layout.marker} is there, {layout.database} is not, or is empty",
+                    remedy="restore a backup; remove the marker only to begin a new, empty business",
+                )
+            return
         refuse_newer(connection, COMPONENTS)
         if _has_era(connection) and not agrees(connection, layout.marker):
             found = markers.read(layout.marker)
@@ -79,6 +80,21 @@ def _refuse_disagreement(layout: Layout, host: str) -> None:
             )
 
 
+@contextmanager
+def _existing(layout: Layout) -> Iterator[Store | None]:
+    """The store for reading; None when there is none yet, or only what an init cut short left of it."""
+    try:
+        connection = open_readonly(layout.database)
+    except Refused as error:
+        unopened = error.__cause__ is not None  # a file that is there, and that SQLite could not open
+        if error.code != "store_absent" or (unopened and layout.database.exists()):
+            raise
+        yield None
+        return
+    with closing(connection):
+        yield connection
+
+
 def _has_era(connection: sqlite3.Connection) -> bool:
     if "authority" not in schema_versions(connection):
         return False
@@ -87,10 +103,10 @@ def _has_era(connection: sqlite3.Connection) -> bool:
 
 def _foresee(layout: Layout, shop: ShopConfig) -> Initialised:
     done = [] if layout.shop.exists() else [_sample_line(layout)]
-    if not layout.database.exists():
-        done.append("store and marker: made")
-        return Initialised(changed=True, check=True, state=str(layout.state), epoch=None, done=done)
-    with closing(open_readonly(layout.database)) as connection:
+    with _existing(layout) as connection:
+        if connection is None:
+            done.append("store and marker: made")
+            return Initialised(changed=True, check=True, state=str(layout.state), epoch=None, done=done)
         raised = _raised(schema_versions(connection))
         done += raised
         # Before the schema is raised its tables may not be there to ask; what is missing is seen afterwards.
@@ -110,10 +126,10 @@ def _complete(layout: Layout, shop: ShopConfig, *, now: float, host: str) -> Ini
     if not layout.shop.exists():
         create_file(layout.shop, config.sample().encode(), 0o600)
         done.append(_sample_line(layout))
-    new = not layout.database.exists()
-    before = {} if new else _versions(layout)
+    with _existing(layout) as existing:
+        before = None if existing is None else schema_versions(existing)
     with closing(open_store(layout.database, COMPONENTS, create=True)) as connection:
-        done += ["store: made"] if new else _raised(before)
+        done += ["store: made"] if before is None else _raised(before)
         # The era comes last: nothing can be claimed before it begins, so no work sees half of this.
         done += _shop(connection, shop, now)
         done += _schedule(connection, shop, now)
@@ -121,11 +137,6 @@ def _complete(layout: Layout, shop: ShopConfig, *, now: float, host: str) -> Ini
             done.append("marker: made")
         epoch = operations(connection).epoch
     return Initialised(changed=bool(done), check=False, state=str(layout.state), epoch=epoch, done=done)
-
-
-def _versions(layout: Layout) -> dict[str, int]:
-    with closing(open_readonly(layout.database)) as connection:
-        return schema_versions(connection)
 
 
 def _raised(before: dict[str, int]) -> list[str]:
