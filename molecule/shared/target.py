@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+# The newest ansible-core, for Controller.playbook(binary=...): one converge runs under it too.
+NEWEST_ANSIBLE = str(CHECKOUT / ".venv-newest/bin/ansible-playbook")
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RECAP = re.compile(r"^(\S+)\s*: ((?:\w+=\d+\s*)+)$")
 TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*)\] \**$")
@@ -331,3 +333,10 @@ def _recap(lines: list[str]) -> dict[str, dict[str, int]]:
             counts = (word.split("=") for word in match.group(2).split())
             hosts[match.group(1)] = {key: int(value) for key, value in counts}
     return hosts
+
+
+def sample[T](items: Sequence[T], count: int) -> list[T]:
+    """All of `items` under `script/test full`, else `count` (> 1) of them: first, last and evenly between."""
+    if os.environ.get("STANDFAST_FULL") or len(items) <= count:
+        return list(items)
+    return [items[round(step * (len(items) - 1) / (count - 1))] for step in range(count)]
