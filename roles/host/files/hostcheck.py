@@ -4,17 +4,17 @@ Sent on stdin (`python3 -I - SUBCOMMAND REQUEST`), so nothing is left on the hos
 Python >= 3.9, because the host may have nothing newer (and then this is what says so). REQUEST is one JSON
 object; the answer is one JSON object on stdout.
 
-    preflight          every check as {name, outcome: pass|attention|refuse, observed, remedy}, and the survey;
-                       changes nothing; exit 0 pass, 4 attention, 3 refuse
+    preflight          every check as {name, outcome: pass|attention|refuse, observed, remedy},
+                       and the survey; changes nothing; exit 0 pass, 4 attention, 3 refuse
     survey             what is there now, without a judgement; changes nothing
-    service            the unit's facts; {"wait": seconds, "until": "active"|"inactive", "not_pid": n} waits, bounded
+    service            the unit's facts; {"wait": s, "until": "active"|"inactive", "not_pid": n} waits
     lock acquire|renew|release|show
-                       one deploy lock per host, changed only under flock of a guard file; its expiry counts on
-                       CLOCK_BOOTTIME, so that a stepped clock neither frees nor prolongs it; acquire also
+                       one deploy lock per host, changed only under flock of a guard file; its expiry counts
+                       on CLOCK_BOOTTIME, so that a stepped clock neither frees nor prolongs it; acquire also
                        answers with the survey taken while holding it
     place              {"user", "path", "text", "mode"}: writes (or with text null removes) one file below the
                        user's home AS that user, so that a link planted there can not point root elsewhere
-    pending-receipt    keeps a failed run's draft as receipts/pending-RUN.json while no CLI is there to chain it
+    pending-receipt    keeps a failed run's draft as receipts/pending-RUN.json while no CLI can chain it
 
 A refusal is {"changed": false, "refused": {code, reason, observed, remedy}} with exit 3.
 """
@@ -37,7 +37,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterator, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Json = dict[str, Any]
 
@@ -47,15 +50,43 @@ RULES = {
     "user": (re.compile(r"[a-z_][a-z0-9_-]{0,31}\Z"), "a letter a-z or _, then up to 31 of a-z 0-9 _ -"),
     "release": (re.compile(r"[a-z0-9][A-Za-z0-9.+-]{0,99}\Z"), "a release id as the manifest gives it"),
 }
-REMOTE_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "ncpfs", "lustre"}
+REMOTE_FILE_SYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "glusterfs",
+    "ncpfs",
+    "lustre",
+}
 VOLATILE_FILE_SYSTEMS = {"tmpfs", "ramfs"}
-SYSTEM_FOLDERS = ("/etc", "/usr", "/bin", "/sbin", "/lib", "/boot", "/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
+SYSTEM_FOLDERS = (
+    "/etc",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/boot",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/run",
+    "/tmp",
+    "/var/tmp",
+)
 SYSTEMCTL_SECONDS = 20
 REGISTRY = "/var/lib/standfast"
 HELPER_FOLDER = "/usr/local/bin"
 SKEW_ATTENTION, SKEW_REFUSE = 120, 86_400
 EARLIEST_CLOCK = 1_767_225_600  # 2026-01-01: before this source existed
 FEWEST_INODES = 8_000
+UNIT_PROPERTIES = (
+    "ActiveState,SubState,MainPID,NRestarts,ExecMainStatus,Result,UnitFileState,NeedDaemonReload,Job"
+)
 UNIT_RELEASE = re.compile(r"^ExecStart=(?P<root>/\S+)/releases/(?P<id>[^/\s]+)/venv/bin/", re.MULTILINE)
 DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
 EXIT_REFUSED, EXIT_ATTENTION, EXIT_USAGE = 3, 4, 2
@@ -72,10 +103,10 @@ class Refusal(Exception):
         }
 
 
-# --- small readers ---------------------------------------------------------------------------------------------
+# --- small readers ----------------------------------------------------------------------------------------
 
 
-def read_text(path: Union[str, Path], limit: int = 1_000_000) -> Optional[str]:
+def read_text(path: str | Path, limit: int = 1_000_000) -> str | None:
     """The text of a regular file, or None; never follows a link and never blocks on a pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -87,7 +118,7 @@ def read_text(path: Union[str, Path], limit: int = 1_000_000) -> Optional[str]:
         return file.read(limit).decode("utf-8", "replace")
 
 
-def read_json(path: Union[str, Path]) -> Optional[Json]:
+def read_json(path: str | Path) -> Json | None:
     text = read_text(path)
     if text is None:
         return None
@@ -98,7 +129,7 @@ def read_json(path: Union[str, Path]) -> Optional[Json]:
     return {}
 
 
-def sha256_of(path: Union[str, Path]) -> Optional[str]:
+def sha256_of(path: str | Path) -> str | None:
     text = read_text(path)
     return None if text is None else hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -123,7 +154,7 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def describe(path: str) -> Optional[Json]:
+def describe(path: str) -> Json | None:
     """Kind, owner, group and mode of a path itself (a link is not followed), or None."""
     try:
         found = os.lstat(path)
@@ -140,7 +171,7 @@ def describe(path: str) -> Optional[Json]:
     }
 
 
-def account(name: str) -> Optional[Json]:
+def account(name: str) -> Json | None:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
@@ -155,18 +186,24 @@ def account(name: str) -> Optional[Json]:
     }
 
 
-def run(argv: list[str], user: Optional[Json] = None) -> tuple[int, str, str]:
-    """One bounded command with a clean environment, as the given account; (exit, stdout, stderr), 124 on time-out."""
+def run(argv: list[str], user: Json | None = None) -> tuple[int, str, str]:
+    """One bounded command, clean environment, as an account; (exit, stdout, stderr), 124 on time-out."""
     environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-    extra: Json = {}
+    drop = user if user is not None and os.geteuid() == 0 else None
     if user is not None:
         environment.update(HOME=user["home"], USER=user["name"], XDG_RUNTIME_DIR=f"/run/user/{user['uid']}")
-        if os.geteuid() == 0:
-            extra = {"user": user["uid"], "group": user["gid"], "extra_groups": []}
     try:
         done = subprocess.run(
-            argv, env=environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=SYSTEMCTL_SECONDS, **extra,
+            argv,
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=SYSTEMCTL_SECONDS,
+            user=drop["uid"] if drop else None,
+            group=drop["gid"] if drop else None,
+            extra_groups=[] if drop else None,
         )
     except subprocess.TimeoutExpired:
         return 124, "", f"no answer within {SYSTEMCTL_SECONDS} s"
@@ -175,7 +212,7 @@ def run(argv: list[str], user: Optional[Json] = None) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
 
 
-def properties(argv: list[str], user: Optional[Json] = None) -> Json:
+def properties(argv: list[str], user: Json | None = None) -> Json:
     code, out, err = run(argv, user)
     found: Json = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     found["exit"], found["error"] = code, err.strip()
@@ -186,7 +223,7 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def process_started_at(pid: int) -> Optional[float]:
+def process_started_at(pid: int) -> float | None:
     """Epoch seconds at which a process started, from its start tick (which no clock step changes)."""
     text = read_text(f"/proc/{pid}/stat")
     if not text:
@@ -195,7 +232,7 @@ def process_started_at(pid: int) -> Optional[float]:
     return time.time() - (boottime() - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-# --- file systems ------------------------------------------------------------------------------------------------
+# --- file systems -----------------------------------------------------------------------------------------
 
 
 def mounts(mountinfo: str) -> list[tuple[str, str, str]]:
@@ -220,12 +257,17 @@ def mount_of(path: str, mountinfo: str) -> tuple[str, str, str]:
     return best
 
 
-def encrypted_sign(user: str, home: str, mountinfo: str) -> Optional[str]:
+def encrypted_sign(user: str, home: str, mountinfo: str) -> str | None:
     """What shows that a home is only readable once its user logs in, or None."""
     if mount_of(home, mountinfo)[1] == "ecryptfs":
         return f"{home} is an ecryptfs mount"
-    signs = [f"{home}/.ecryptfs", f"/home/.ecryptfs/{user}", f"{home}.homedir", f"{home}.home",
-             f"/var/lib/systemd/home/{user}.identity"]  # fmt: skip
+    signs = [
+        f"{home}/.ecryptfs",
+        f"/home/.ecryptfs/{user}",
+        f"{home}.homedir",
+        f"{home}.home",
+        f"/var/lib/systemd/home/{user}.identity",
+    ]
     for sign in signs:
         if os.path.lexists(sign):
             return f"{sign} exists"
@@ -246,14 +288,14 @@ def fscrypt_policy(folder: str) -> bool:
     return True
 
 
-# --- the survey --------------------------------------------------------------------------------------------------
+# --- the survey -------------------------------------------------------------------------------------------
 
 
 def unit_path(home: str, instance: str) -> str:
     return f"{home}/.config/systemd/user/{instance}.service"
 
 
-def unit_release(text: str, root: str) -> Optional[str]:
+def unit_release(text: str, root: str) -> str | None:
     """The release that a unit's ExecStart names below this root, or None."""
     match = UNIT_RELEASE.search(text)
     return match["id"] if match and match["root"] == root else None
@@ -267,11 +309,13 @@ def releases_below(root: str) -> list[Json]:
             seal = read_json(f"{entry.path}/installed.json")
             if entry.name.startswith("."):
                 continue
-            found.append({
-                "id": entry.name,
-                "sealed": bool(seal),
-                "sealed_at": str((seal or {}).get("sealed_at", "")),
-            })
+            found.append(
+                {
+                    "id": entry.name,
+                    "sealed": bool(seal),
+                    "sealed_at": str((seal or {}).get("sealed_at", "")),
+                }
+            )
     return sorted(found, key=lambda release: (release["sealed_at"], release["id"]))
 
 
@@ -290,12 +334,15 @@ def receipts_below(root: str) -> Json:
             receipt = read_json(path) or {}
             if receipt.get("operation") in DEPLOYMENTS:
                 names = ("operation", "verdict", "run_id", "release_after", "finished_at", "sequence")
-                return {"last": {name: receipt.get(name) for name in names}, "pending": len(list(folder.glob("pending-*")))}
+                return {
+                    "last": {name: receipt.get(name) for name in names},
+                    "pending": len(list(folder.glob("pending-*"))),
+                }
         return {"last": None, "pending": len(list(folder.glob("pending-*")))}
     return {"last": None, "pending": 0}
 
 
-def previous_good(root: str, current: Optional[str]) -> Optional[str]:
+def previous_good(root: str, current: str | None) -> str | None:
     """The release that was there before the current one, by the newest receipt of a run that was done."""
     with contextlib.suppress(OSError):
         for path in sorted(Path(f"{root}/receipts").glob("[0-9]*.json"), reverse=True):
@@ -308,15 +355,15 @@ def previous_good(root: str, current: Optional[str]) -> Optional[str]:
 
 def service_facts(instance: str, user: Json) -> Json:
     """The unit as its manager sees it; times are epoch seconds, `release` is what the process really runs."""
-    wanted = "ActiveState,SubState,MainPID,NRestarts,ExecMainStatus,Result,UnitFileState,NeedDaemonReload,Job,LoadState"
-    show = properties(["systemctl", "--user", "show", f"{instance}.service", f"--property={wanted}"], user)
+    show = properties(
+        ["systemctl", "--user", "show", f"{instance}.service", f"--property={UNIT_PROPERTIES}"], user
+    )
     pid = int(show.get("MainPID") or 0)
     command = (read_text(f"/proc/{pid}/cmdline") or "").split("\0")[0] if pid else ""
     running = re.search(r"/releases/([^/]+)/venv/bin/", command)
     return {
         "systemctl_exit": show["exit"],
         "error": show["error"],
-        "load_state": show.get("LoadState", ""),
         "active_state": show.get("ActiveState", "unknown"),
         "sub_state": show.get("SubState", "unknown"),
         "result": show.get("Result", ""),
@@ -350,9 +397,24 @@ def survey(request: Json) -> Json:
     manager = bool(user) and os.path.exists(f"/run/user/{user['uid'] if user else 0}/systemd/private")
     service = service_facts(instance, user) if user and manager and path else None
     releases = releases_below(root)
-    places = [root, *(f"{root}/{name}" for name in ("instance.json", "releases", "current", "state", "backups",
-              "receipts", "state/agent.env", "state/shop.toml", "state/agent.sqlite")),
-              f"{REGISTRY}/instances/{instance}.json"]  # fmt: skip
+    places = [
+        root,
+        *(
+            f"{root}/{name}"
+            for name in (
+                "instance.json",
+                "releases",
+                "current",
+                "state",
+                "backups",
+                "receipts",
+                "state/agent.env",
+                "state/shop.toml",
+                "state/agent.sqlite",
+            )
+        ),
+        f"{REGISTRY}/instances/{instance}.json",
+    ]
     found: Json = {
         "user": user,
         "paths": {place: describe(place) for place in places},
@@ -380,16 +442,22 @@ def survey(request: Json) -> Json:
     return found
 
 
-def pid1_ticks() -> Optional[int]:
+def pid1_ticks() -> int | None:
     text = read_text("/proc/1/stat")
     return int(text.rpartition(")")[2].split()[19]) if text else None
 
 
 def prunable(found: Json, request: Json) -> list[str]:
-    """Release folders that may go: half-made ones, and sealed ones beyond the newest N that nothing refers to."""
+    """Release folders that may go: half-made, or sealed beyond the newest N and nothing refers to it."""
     target, keep = request.get("release") or "", int(request.get("keep") or 0)
     service = found["service"] or {}
-    held = {target, found["current"], found["previous_good"], found["unit"]["release"], service.get("release")}
+    held = {
+        target,
+        found["current"],
+        found["previous_good"],
+        found["unit"]["release"],
+        service.get("release"),
+    }
     sealed = [release["id"] for release in found["releases"] if release["sealed"]]
     kept = held | set(sealed[-keep:] if keep else sealed)
     # The target counts among the N even before it is sealed.
@@ -399,7 +467,7 @@ def prunable(found: Json, request: Json) -> list[str]:
     return old + leftovers_below(request["root"])
 
 
-# --- the checks --------------------------------------------------------------------------------------------------
+# --- the checks -------------------------------------------------------------------------------------------
 
 
 class Checks:
@@ -430,11 +498,13 @@ def check_inputs(checks: Checks, request: Json) -> bool:
     return checks.outcome() == "pass"
 
 
-def input_fault(rule: str, value: Any) -> Optional[str]:
+def input_fault(rule: str, value: Any) -> str | None:
     if rule == "path":
         good = isinstance(value, str) and PATH_RULE.match(value) and ".." not in value.split("/")
         normal = bool(good) and os.path.normpath(value) == value and not value.startswith("//")
-        return None if normal else "an absolute path of the characters A-Z a-z 0-9 _ . / - without '..' or '//'"
+        return (
+            None if normal else "an absolute path of the characters A-Z a-z 0-9 _ . / - without '..' or '//'"
+        )
     pattern, words = RULES[rule]
     return None if isinstance(value, str) and pattern.match(value) else words
 
@@ -443,27 +513,39 @@ def check_system(checks: Checks, request: Json) -> None:
     linux = sys.platform.startswith("linux")
     first = (read_text("/proc/1/comm") or "?").strip()
     booted = os.path.isdir("/run/systemd/system")
-    checks.when("system", not (linux and first == "systemd" and booted), f"{sys.platform}, PID 1 is {first}",
-                "use a Linux host whose PID 1 is systemd")  # fmt: skip
+    checks.when(
+        "system",
+        not (linux and first == "systemd" and booted),
+        f"{sys.platform}, PID 1 is {first}",
+        "use a Linux host whose PID 1 is systemd",
+    )
     code, out, _ = run(["systemctl", "is-active", "systemd-logind.service"])
     template = run(["systemctl", "cat", "user@.service"])[0] == 0
-    checks.when("manager", code != 0 or not template,
-                f"systemd-logind is {out.strip() or 'absent'}, user@.service is {'there' if template else 'absent'}",
-                "install libpam-systemd and dbus-user-session (a user manager needs logind)")  # fmt: skip
+    checks.when(
+        "manager",
+        code != 0 or not template,
+        f"systemd-logind is {out.strip() or 'absent'}, user@.service is {'there' if template else 'absent'}",
+        "install libpam-systemd and dbus-user-session (a user manager needs logind)",
+    )
     check_manager_stop(checks, request)
 
 
 def check_manager_stop(checks: Checks, request: Json) -> None:
     user = account(request["user"])
     uid, ours = (user["uid"] if user else 65_533), float(request["stop_seconds"])
-    text = properties(["systemctl", "show", f"user@{uid}.service", "--property=TimeoutStopUSec"]).get("TimeoutStopUSec", "")
+    text = properties(["systemctl", "show", f"user@{uid}.service", "--property=TimeoutStopUSec"]).get(
+        "TimeoutStopUSec", ""
+    )
     seconds = span_seconds(text)
-    checks.when("manager_stop", seconds is None or seconds <= ours,
-                f"user@{uid}.service stops after {text or 'an unknown time'}; the unit needs {ours:.0f} s",
-                f"raise TimeoutStopSec of user@.service above {ours:.0f} s (systemctl edit user@.service)")  # fmt: skip
+    checks.when(
+        "manager_stop",
+        seconds is None or seconds <= ours,
+        f"user@{uid}.service stops after {text or 'an unknown time'}; the unit needs {ours:.0f} s",
+        f"raise TimeoutStopSec of user@.service above {ours:.0f} s (systemctl edit user@.service)",
+    )
 
 
-def span_seconds(text: str) -> Optional[float]:
+def span_seconds(text: str) -> float | None:
     """Seconds of a systemd time span such as `1min 30s`; None if it is not one."""
     if text == "infinity":
         return float("inf")
@@ -473,21 +555,25 @@ def span_seconds(text: str) -> Optional[float]:
 
 
 def interpreters(request: Json) -> Iterator[str]:
-    """Candidate interpreters: the named one alone, or the distribution's first, then the supported versions."""
+    """Candidate interpreters: the named one alone, or the distribution's, then the supported versions."""
     if request.get("python"):
         yield request["python"]
         return
     yield "/usr/bin/python3"
     folders = ["/usr/local/bin", "/usr/bin", *sorted(map(str, Path("/opt").glob("*/bin")))]
-    for version in sorted(request["pythons"], key=lambda text: [int(part) for part in text.split(".")], reverse=True):
+    for version in sorted(
+        request["pythons"], key=lambda text: [int(part) for part in text.split(".")], reverse=True
+    ):
         yield from (f"{folder}/python{version}" for folder in folders)
     yield "/usr/local/bin/python3"
 
 
-def interpreter_version(path: str) -> Optional[str]:
+def interpreter_version(path: str) -> str | None:
     """`X.Y.Z` of a CPython with the modules that a venv and the agent need, or None."""
-    probe = ("import platform,sqlite3,ssl,venv,sys;"
-             "print(platform.python_version() if sys.implementation.name == 'cpython' else '')")  # fmt: skip
+    probe = (
+        "import platform,sqlite3,ssl,venv,sys;"
+        "print(platform.python_version() if sys.implementation.name == 'cpython' else '')"
+    )
     code, out, _ = run([path, "-I", "-c", probe]) if os.path.exists(path) else (127, "", "")
     return out.strip() or None if code == 0 else None
 
@@ -498,7 +584,7 @@ def open_to_others(path: str) -> bool:
     return all(os.stat(step).st_mode & stat.S_IXOTH for step in [real, *real.parents])
 
 
-def find_python(checks: Checks, request: Json) -> Optional[Json]:
+def find_python(checks: Checks, request: Json) -> Json | None:
     wanted, seen = list(request["pythons"]), []
     for path in interpreters(request):
         version = interpreter_version(path)
@@ -509,49 +595,78 @@ def find_python(checks: Checks, request: Json) -> Optional[Json]:
             checks.add("python", "pass", f"{path} {version}")
             return {"path": path, "version": version}
     needs = " or ".join(sorted(wanted))
-    checks.add("python", "refuse", f"found {', '.join(dict.fromkeys(seen)) or 'no usable Python'}",
-               f"this release needs CPython {needs} with venv, sqlite3 and ssl, runnable by every account: "
-               f"install one (Debian 13 ships 3.13) or name it in release_python")  # fmt: skip
+    checks.add(
+        "python",
+        "refuse",
+        f"found {', '.join(dict.fromkeys(seen)) or 'no usable Python'}",
+        f"this release needs CPython {needs} with venv, sqlite3 and ssl, runnable by every account: "
+        f"install one (Debian 13 ships 3.13) or name it in release_python",
+    )
     return None
 
 
 def check_machine(checks: Checks, request: Json, found: Json) -> None:
     machine = platform.machine()
-    checks.when("architecture", machine not in request["platforms"], machine,
-                f"this release was built for {', '.join(request['platforms'])}")  # fmt: skip
+    checks.when(
+        "architecture",
+        machine not in request["platforms"],
+        machine,
+        f"this release was built for {', '.join(request['platforms'])}",
+    )
     there = any(release["id"] == request["release"] and release["sealed"] for release in found["releases"])
     base = nearest_existing(request["root"])
     room = os.statvfs(base)
     free = room.f_bavail * room.f_frsize // 1_000_000
     needed = 20 if there else int(request["free_mb"])
     few = bool(room.f_files) and room.f_favail < FEWEST_INODES and not there
-    checks.when("space", free < needed or few, f"{free} MB and {room.f_favail} inodes free under {base}",
-                f"free at least {needed} MB and {FEWEST_INODES} inodes there")  # fmt: skip
+    checks.when(
+        "space",
+        free < needed or few,
+        f"{free} MB and {room.f_favail} inodes free under {base}",
+        f"free at least {needed} MB and {FEWEST_INODES} inodes there",
+    )
     skew = time.time() - float(request["now"])
     if time.time() < EARLIEST_CLOCK or abs(skew) > SKEW_REFUSE:
-        checks.add("clock", "refuse", f"the host's clock differs by {skew:+.0f} s", "set the host's clock (timedatectl)")
+        checks.add(
+            "clock",
+            "refuse",
+            f"the host's clock differs by {skew:+.0f} s",
+            "set the host's clock (timedatectl)",
+        )
     else:
         late = abs(skew) > SKEW_ATTENTION
-        checks.add("clock", "attention" if late else "pass", f"the host's clock differs by {skew:+.0f} s",
-                   "set the host's clock: schedules follow it" if late else "")  # fmt: skip
+        checks.add(
+            "clock",
+            "attention" if late else "pass",
+            f"the host's clock differs by {skew:+.0f} s",
+            "set the host's clock: schedules follow it" if late else "",
+        )
 
 
 def check_root(checks: Checks, request: Json) -> None:
     root = request["root"]
     fault = root_fault(root)
-    checks.when("root", fault is not None, fault or f"{root} can be a root folder",
-                "give instance_root a folder of its own below one that only root can write, such as /srv/NAME")  # fmt: skip
+    checks.when(
+        "root",
+        fault is not None,
+        fault or f"{root} can be a root folder",
+        "give instance_root a folder of its own below one that only root can write, such as /srv/NAME",
+    )
     base = os.path.realpath(nearest_existing(root))
     inside = os.path.normpath(os.path.join(base, os.path.relpath(root, nearest_existing(root))))
     point, kind, source = mount_of(inside, request["mountinfo"])
     remote = kind in REMOTE_FILE_SYSTEMS or kind == "fuseblk" or kind.split(".")[0] == "fuse"
     volatile = kind in VOLATILE_FILE_SYSTEMS
     why = "locks and syncs of a database are not safe there" if remote else "it is gone after a reboot"
-    checks.when("filesystem", remote or volatile, f"{root} is on {kind} ({source} at {point})",
-                f"put instance_root on a local disk: {why}")  # fmt: skip
+    checks.when(
+        "filesystem",
+        remote or volatile,
+        f"{root} is on {kind} ({source} at {point})",
+        f"put instance_root on a local disk: {why}",
+    )
 
 
-def root_fault(root: str) -> Optional[str]:
+def root_fault(root: str) -> str | None:
     if root.count("/") < 2:
         return f"{root} is a top-level folder"
     if any(root == folder or root.startswith(folder + "/") for folder in SYSTEM_FOLDERS):
@@ -581,28 +696,45 @@ def check_ownership(checks: Checks, request: Json, found: Json) -> None:
     elif strange:
         observed, bad = f"{root} holds {sorted(os.listdir(root))[:5]} and no instance.json", True
     elif {key: claimed.get(key) for key in ours} != ours:
-        observed, bad = f"{instance} is already installed for {claimed.get('user')} at {claimed.get('root')}", True
+        observed, bad = (
+            f"{instance} is already installed for {claimed.get('user')} at {claimed.get('root')}",
+            True,
+        )
     else:
         nested = nested_root(root, instance)
         observed, bad = nested or f"{root} is {'this instance' if identity else 'free'}", nested is not None
-    checks.when("identity", bad, observed, "choose another instance_root or instance_name, or correct instance_user")
+    checks.when(
+        "identity", bad, observed, "choose another instance_root or instance_name, or correct instance_user"
+    )
     current = found["paths"][f"{root}/current"]
     folder = current is not None and current["kind"] != "link"
-    checks.when("current", folder, f"{root}/current is {'a ' + current['kind'] if current else 'absent'}",
-                "move it away: current is a link that an install replaces, never a folder it deletes")  # fmt: skip
+    checks.when(
+        "current",
+        folder,
+        f"{root}/current is {'a ' + current['kind'] if current else 'absent'}",
+        "move it away: current is a link that an install replaces, never a folder it deletes",
+    )
     check_helper(checks, request)
     account_found = found["user"]
     if account_found and (account_found["uid"] == 0 or not os.path.isdir(account_found["home"])):
-        checks.add("home", "refuse", f"{user} has uid {account_found['uid']} and home {account_found['home']}",
-                   "instance_user must be an ordinary account with an existing home")  # fmt: skip
+        checks.add(
+            "home",
+            "refuse",
+            f"{user} has uid {account_found['uid']} and home {account_found['home']}",
+            "instance_user must be an ordinary account with an existing home",
+        )
         return
     home = account_found["home"] if account_found else f"/home/{user}"
     sign = encrypted_sign(user, home, request["mountinfo"])
-    checks.when("home", sign is not None, sign or f"{home} is readable without a login",
-                "use an account whose home is not encrypted: at boot its user unit could not be read")  # fmt: skip
+    checks.when(
+        "home",
+        sign is not None,
+        sign or f"{home} is readable without a login",
+        "use an account whose home is not encrypted: at boot its user unit could not be read",
+    )
 
 
-def nested_root(root: str, instance: str) -> Optional[str]:
+def nested_root(root: str, instance: str) -> str | None:
     for path in sorted(Path(REGISTRY, "instances").glob("*.json")):
         other = str((read_json(path) or {}).get("root", ""))
         if path.stem != instance and other and (root + "/").startswith(other + "/"):
@@ -623,8 +755,12 @@ def check_helper(checks: Checks, request: Json) -> None:
     foreign = there or (ours if os.path.lexists(ours) else None)
     if foreign == ours and helper_marker(request) in (read_text(ours) or "").splitlines():
         foreign = None
-    checks.when("helper", foreign is not None, foreign or f"{ours} is {'ours' if there else 'free'}",
-                "choose an instance_name that is not the name of a command on this host")  # fmt: skip
+    checks.when(
+        "helper",
+        foreign is not None,
+        foreign or f"{ours} is {'ours' if there else 'free'}",
+        "choose an instance_name that is not the name of a command on this host",
+    )
 
 
 def check_environment(checks: Checks, request: Json, found: Json) -> None:
@@ -634,26 +770,52 @@ def check_environment(checks: Checks, request: Json, found: Json) -> None:
         checks.add("environment", "pass", f"{path} is absent")
         return
     good = there["kind"] == "file" and there["mode"] == "0600" and there["owner"] == request["user"]
-    checks.when("environment", not good, f"{path} is a {there['kind']}, {there['owner']}:{there['group']} {there['mode']}",
-                f"make it a file of {request['user']} with mode 0600, after asking who read it meanwhile")  # fmt: skip
+    checks.when(
+        "environment",
+        not good,
+        f"{path} is a {there['kind']}, {there['owner']}:{there['group']} {there['mode']}",
+        f"make it a file of {request['user']} with mode 0600, after asking who read it meanwhile",
+    )
 
 
 def check_unit(checks: Checks, request: Json, found: Json) -> None:
     """A unit is ours only if the sealed release that it names would write exactly this text."""
     path, user, root = found["unit"]["path"], found["user"], request["root"]
-    remedy = "this unit is not what the installed release writes: keep your copy of it elsewhere, then remove it"
+    remedy = (
+        "this unit is not what the installed release writes: keep your copy of it elsewhere, then remove it"
+    )
     if path is None or not os.path.lexists(path):
         checks.add("unit", "pass", f"{path or 'the unit'} is absent")
         return
     release = found["unit"]["release"]
     sealed = {entry["id"] for entry in found["releases"] if entry["sealed"]}
     if release not in sealed:
-        line = next((line for line in (read_text(path) or "").splitlines() if line.startswith("ExecStart=")), "")
-        checks.add("unit", "refuse", f"{path} names no release of {root}: {line or 'it has no ExecStart'}", remedy)
+        line = next(
+            (line for line in (read_text(path) or "").splitlines() if line.startswith("ExecStart=")), ""
+        )
+        checks.add(
+            "unit", "refuse", f"{path} names no release of {root}: {line or 'it has no ExecStart'}", remedy
+        )
         return
     python = f"{root}/releases/{release}/venv/bin/python"
-    code, out, err = run([python, "-I", "-B", "-m", "standfast", "--state", f"{root}/state", "--json", "unit",
-                          "--instance", request["instance"], "--compare", path], user)  # fmt: skip
+    code, out, err = run(
+        [
+            python,
+            "-I",
+            "-B",
+            "-m",
+            "standfast",
+            "--state",
+            f"{root}/state",
+            "--json",
+            "unit",
+            "--instance",
+            request["instance"],
+            "--compare",
+            path,
+        ],
+        user,
+    )
     if code == 0:
         checks.add("unit", "pass", f"{path} is what {release} writes")
         return
@@ -667,8 +829,12 @@ def check_unit(checks: Checks, request: Json, found: Json) -> None:
 
 def check_lock(checks: Checks, request: Json) -> None:
     held = DeployLock(request).held_by_other()
-    checks.when("lock", held is not None, held or "no deployment is running here",
-                "wait for that run to end; its lock can be taken over once it has expired")  # fmt: skip
+    checks.when(
+        "lock",
+        held is not None,
+        held or "no deployment is running here",
+        "wait for that run to end; its lock can be taken over once it has expired",
+    )
 
 
 def preflight(request: Json) -> tuple[Json, int]:
@@ -692,11 +858,11 @@ def preflight(request: Json) -> tuple[Json, int]:
     return {"outcome": outcome, "checks": checks.rows, "survey": found, "python": python}, code
 
 
-# --- the deploy lock -----------------------------------------------------------------------------------------------
+# --- the deploy lock --------------------------------------------------------------------------------------
 
 
 class DeployLock:
-    """{run_id, holder, since, seconds, expires}; `expires` is in CLOCK_BOOTTIME seconds, `since` epoch seconds."""
+    """{run_id, holder, since, seconds, expires}; `expires` on CLOCK_BOOTTIME, `since` epoch seconds."""
 
     def __init__(self, request: Json) -> None:
         self.folder = request.get("lock_folder") or "/run/standfast"
@@ -711,23 +877,32 @@ class DeployLock:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.folder)
             os.chmod(self.folder, 0o755)
-        guard = os.open(f"{self.folder}/deploy.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        guard = os.open(
+            f"{self.folder}/deploy.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
-            for _ in range(100):
-                try:
-                    fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    time.sleep(0.1)
-                else:
-                    break
-            else:
-                raise Refusal("lock_busy", "the guard of the deploy lock did not become free within 10 s",
-                              f"{self.folder}/deploy.guard", "find the process that holds it (fuser) and end it")  # fmt: skip
+            if not any(self.locked(guard) for _ in range(100)):
+                raise Refusal(
+                    "lock_busy",
+                    "the guard of the deploy lock did not become free within 10 s",
+                    f"{self.folder}/deploy.guard",
+                    "find the process that holds it (fuser) and end it",
+                )
             yield
         finally:
             os.close(guard)
 
-    def read(self) -> Optional[Json]:
+    @staticmethod
+    def locked(guard: int) -> bool:
+        """Try once; a tenth of a second later if it is taken."""
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.1)
+            return False
+        return True
+
+    def read(self) -> Json | None:
         return read_json(self.path)
 
     @staticmethod
@@ -736,24 +911,35 @@ class DeployLock:
         left = float(lock.get("expires", 0)) - boottime()
         return 0.0 if left > float(lock.get("seconds", 0)) + 1 else left
 
-    def held_by_other(self) -> Optional[str]:
+    def held_by_other(self) -> str | None:
         lock = self.read()
         if lock is None or lock.get("run_id") == self.run_id or self.left(lock) <= 0:
             return None
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(lock.get("since", 0))))
-        return f"held by {lock.get('holder')} (run {lock.get('run_id')}) since {since}, expires in {self.left(lock):.0f} s"
+        who = f"{lock.get('holder')} (run {lock.get('run_id')})"
+        return f"held by {who} since {since}, expires in {self.left(lock):.0f} s"
 
     def write(self, since: float) -> Json:
-        lock = {"format": 1, "run_id": self.run_id, "holder": self.holder, "since": since,
-                "seconds": self.seconds, "expires": boottime() + self.seconds}  # fmt: skip
+        lock = {
+            "format": 1,
+            "run_id": self.run_id,
+            "holder": self.holder,
+            "since": since,
+            "seconds": self.seconds,
+            "expires": boottime() + self.seconds,
+        }
         place_file(self.path, json.dumps(lock), 0o644)
         return lock
 
     def refuse_if_held(self) -> None:
         held = self.held_by_other()
         if held:
-            raise Refusal("lock_held", "another deployment holds this host", held,
-                          "wait for that run to end; its lock can be taken over once it has expired")  # fmt: skip
+            raise Refusal(
+                "lock_held",
+                "another deployment holds this host",
+                held,
+                "wait for that run to end; its lock can be taken over once it has expired",
+            )
 
     def acquire(self) -> Json:
         with self.guarded():
@@ -767,8 +953,12 @@ class DeployLock:
             self.refuse_if_held()
             lock = self.read()
             if lock is None or lock.get("run_id") != self.run_id:
-                raise Refusal("lock_lost", "this run no longer holds the deploy lock", json.dumps(lock),
-                              "another run took it over after it had expired: start again")  # fmt: skip
+                raise Refusal(
+                    "lock_lost",
+                    "this run no longer holds the deploy lock",
+                    json.dumps(lock),
+                    "another run took it over after it had expired: start again",
+                )
             return {"changed": True, "lock": self.write(float(lock["since"]))}
 
     def release(self) -> Json:
@@ -786,21 +976,15 @@ class DeployLock:
         return {"changed": False, "lock": lock, "held": lock is not None and self.left(lock) > 0}
 
 
-def lock_command(action: str, request: Json) -> tuple[Json, int]:
-    lock = DeployLock(request)
-    answer = {"acquire": lock.acquire, "renew": lock.renew, "release": lock.release, "show": lock.show}[action]()
-    if action == "acquire":
-        answer["survey"] = survey(request)
-    return answer, 0
-
-
-# --- writing as somebody -----------------------------------------------------------------------------------------
+# --- writing as somebody ----------------------------------------------------------------------------------
 
 
 def place_file(path: str, text: str, mode: int, *, replace: bool = True) -> None:
-    """Whole or not at all: an exclusive temporary file with its mode from the first byte, synced, then renamed."""
+    """Whole or not at all: an exclusive temporary file, private from its first byte, synced, then renamed."""
     temporary = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(descriptor, mode)
@@ -863,7 +1047,9 @@ def pending_receipt(request: Json) -> tuple[Json, int]:
     become(request["user"])
     path = f"{folder}/pending-{request['run_id']}.json"
     with contextlib.suppress(FileExistsError):
-        place_file(path, json.dumps(request["receipt"], sort_keys=True, indent=1) + "\n", 0o600, replace=False)
+        place_file(
+            path, json.dumps(request["receipt"], sort_keys=True, indent=1) + "\n", 0o600, replace=False
+        )
         return {"changed": True, "path": path}, 0
     return {"changed": False, "path": path}, 0
 
@@ -877,7 +1063,9 @@ def service(request: Json) -> tuple[Json, int]:
     while True:
         facts = service_facts(request["instance"], user)
         state, up = facts["active_state"], request.get("until", "active") == "active"
-        settled = (state == "active" and facts["main_pid"] != request.get("not_pid")) if up else state != "active"
+        settled = (
+            (state == "active" and facts["main_pid"] != request.get("not_pid")) if up else state != "active"
+        )
         settled = (settled or state == "failed") and state not in {"activating", "deactivating", "reloading"}
         if (settled and not facts["job"]) or time.monotonic() >= deadline:
             text = read_text(unit_path(user["home"], request["instance"]))
@@ -890,23 +1078,36 @@ def pid1_boot() -> Json:
     return {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()}
 
 
-# --- entry -------------------------------------------------------------------------------------------------------
+# --- entry ------------------------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
+    """Every subcommand by its words; each takes the request and gives the answer and the exit code."""
+    plain: dict[str, Callable[[Json], tuple[Json, int]]] = {
+        "preflight": preflight,
+        "place": place,
+        "pending-receipt": pending_receipt,
+        "service": service,
+        "survey": lambda request: (survey(request), 0),
+        "lock acquire": lambda request: ({**DeployLock(request).acquire(), "survey": survey(request)}, 0),
+        "lock renew": lambda request: (DeployLock(request).renew(), 0),
+        "lock release": lambda request: (DeployLock(request).release(), 0),
+        "lock show": lambda request: (DeployLock(request).show(), 0),
+    }
+    return plain
 
 
 def main(arguments: list[str]) -> int:
     try:
         *words, text = arguments
-        request = json.loads(text)
-        if words[:1] == ["lock"] and len(words) == 2 and words[1] in {"acquire", "renew", "release", "show"}:
-            answer, code = lock_command(words[1], request)
-        else:
-            commands = {"preflight": preflight, "place": place, "pending-receipt": pending_receipt, "service": service,
-                        "survey": lambda asked: (survey(asked), 0)}  # fmt: skip
-            answer, code = commands[" ".join(words)](request)
+        answer, code = commands()[" ".join(words)](json.loads(text))
     except Refusal as refusal:
         answer, code = refusal.answer, EXIT_REFUSED
     except (KeyError, ValueError) as error:
         usage(f"{type(error).__name__}: {error}")
+    except OSError as error:
+        print(f"hostcheck: {error}", file=sys.stderr)
+        return 1
     json.dump(answer, sys.stdout, sort_keys=True)
     print()
     return code

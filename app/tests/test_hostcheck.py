@@ -1,0 +1,404 @@
+"""The probe that looks at a host before a venv is there, driven as roles drive it: on stdin of a Python."""
+
+import ast
+import concurrent.futures
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "roles/host/files/hostcheck.py"
+USER = pwd.getpwuid(os.getuid()).pw_name
+
+
+def ask(words: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-", *words.split(), json.dumps(request)],
+        input=SCRIPT.read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr.decode()
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def request_for(tmp_path: Path) -> dict[str, Any]:
+    root = str(tmp_path / "root")
+    return {
+        "instance": "test-agent",
+        "user": USER,
+        "root": root,
+        "release": "0.1.0-aaaaaaaa-bbbbbbbb",
+        "keep": 3,
+        "purpose": "install",
+        "pythons": [f"{sys.version_info.major}.{sys.version_info.minor}"],
+        "platforms": [os.uname().machine],
+        "python": "",
+        "stop_seconds": 90,
+        "free_mb": 1,
+        "mountinfo": "/proc/self/mountinfo",
+        "now": time.time(),
+        "run_id": "aaaa",
+        "holder": "one@controller",
+        "lock_seconds": 60,
+        "lock_folder": str(tmp_path / "lock"),
+        "inputs": {"instance_root": ["path", root], "instance_name": ["instance", "test-agent"]},
+    }
+
+
+def rows(answer: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in answer["checks"]}
+
+
+def outcome(request: dict[str, Any], name: str) -> str:
+    return rows(ask("preflight", request)[1])[name]["outcome"]
+
+
+def test_it_is_python_3_9_and_of_the_standard_library_alone() -> None:
+    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 9))
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name) or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "srv/lucy",
+        "/srv/with space",
+        "/srv/%n",
+        "/srv/$HOME",
+        "/srv/../etc",
+        "/srv//lucy",
+        "/srv/lucy/",
+        "//srv",
+        "/",
+        7,
+    ],
+)
+def test_a_malformed_root_is_refused_by_variable_and_rule_and_nothing_else_is_looked_at(
+    request_for: dict[str, Any], root: object
+) -> None:
+    request_for["inputs"]["instance_root"] = ["path", root]
+    code, answer = ask("preflight", request_for)
+    assert code == 3
+    assert [row["name"] for row in answer["checks"]] == ["input"]
+    assert "instance_root" in answer["checks"][0]["observed"]
+    assert "absolute path" in answer["checks"][0]["remedy"]
+    assert answer["survey"] is None
+
+
+@pytest.mark.parametrize("name", ["", "Lucy", "1st", "a" * 49, "a b", "a\n", "../x", None])
+def test_a_malformed_instance_name_is_refused(request_for: dict[str, Any], name: object) -> None:
+    request_for["inputs"]["instance_name"] = ["instance", name]
+    code, answer = ask("preflight", request_for)
+    assert code == 3
+    assert "instance_name" in answer["checks"][0]["observed"]
+
+
+@pytest.mark.parametrize(
+    ("root", "fault"),
+    [("/srv", "top-level"), ("/tmp/lucy", "folder of the system"), ("/etc/lucy", "folder of the system")],
+)
+def test_a_root_that_is_not_a_folder_of_its_own_is_refused(
+    request_for: dict[str, Any], root: str, fault: str
+) -> None:
+    row = rows(ask("preflight", request_for | {"root": root})[1])["root"]
+    assert row["outcome"] == "refuse"
+    assert fault in row["observed"]
+
+
+def mountinfo(tmp_path: Path, *lines: tuple[str, str]) -> str:
+    path = tmp_path / "mountinfo"
+    path.write_text(
+        "".join(
+            f"{number} 1 0:{number} / {point} rw,relatime shared:1 - {kind} source rw\n"
+            for number, (point, kind) in enumerate([("/", "ext4"), *lines], start=20)
+        )
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("nfs4", "refuse"), ("nfs", "refuse"), ("cifs", "refuse"), ("9p", "refuse"), ("fuse.sshfs", "refuse"),
+     ("fuse", "refuse"), ("fuseblk", "refuse"), ("tmpfs", "refuse"), ("ext4", "pass"), ("xfs", "pass"),
+     ("btrfs", "pass"), ("overlay", "pass"), ("fusectl", "pass")],
+)  # fmt: skip
+def test_the_file_system_under_the_root_decides(
+    request_for: dict[str, Any], tmp_path: Path, kind: str, expected: str
+) -> None:
+    request_for["mountinfo"] = mountinfo(tmp_path, (str(tmp_path), kind))
+    assert outcome(request_for, "filesystem") == expected
+
+
+def test_the_innermost_and_latest_mount_counts_and_a_sibling_does_not(
+    request_for: dict[str, Any], tmp_path: Path
+) -> None:
+    root = request_for["root"]
+    local_below = mountinfo(tmp_path, (str(tmp_path), "nfs4"), (root, "ext4"))
+    assert outcome(request_for | {"mountinfo": local_below}, "filesystem") == "pass"
+    covered = mountinfo(tmp_path, (root, "ext4"), (root, "nfs4"))
+    assert outcome(request_for | {"mountinfo": covered}, "filesystem") == "refuse"
+    sibling = mountinfo(tmp_path, (root + "-other", "nfs4"))
+    assert outcome(request_for | {"mountinfo": sibling}, "filesystem") == "pass"
+
+
+def test_a_python_of_another_version_is_not_enough_and_the_needed_one_is_said(
+    request_for: dict[str, Any],
+) -> None:
+    request_for["pythons"] = ["9.8", "9.9"]
+    row = rows(ask("preflight", request_for)[1])["python"]
+    assert row["outcome"] == "refuse"
+    assert "9.8 or 9.9" in row["remedy"]
+
+
+def test_another_architecture_and_too_small_a_disk_are_refused(request_for: dict[str, Any]) -> None:
+    answer = rows(ask("preflight", request_for | {"platforms": ["pdp11"], "free_mb": 10**12})[1])
+    assert answer["architecture"]["outcome"] == "refuse"
+    assert "pdp11" in answer["architecture"]["remedy"]
+    assert answer["space"]["outcome"] == "refuse"
+
+
+@pytest.mark.parametrize(
+    ("off", "expected"), [(0, "pass"), (600, "attention"), (100_000, "refuse"), (-100_000, "refuse")]
+)
+def test_the_clock_is_compared_with_the_controllers(
+    request_for: dict[str, Any], off: float, expected: str
+) -> None:
+    assert outcome(request_for | {"now": time.time() + off}, "clock") == expected
+
+
+def write_identity(request: dict[str, Any], **other: str) -> Path:
+    root = Path(request["root"])
+    root.mkdir(exist_ok=True)
+    identity = {
+        "format": 1,
+        "instance": request["instance"],
+        "user": request["user"],
+        "root": request["root"],
+    }
+    (root / "instance.json").write_text(json.dumps(identity | other))
+    return root
+
+
+@pytest.mark.parametrize("field", ["instance", "user", "root"])
+def test_another_instances_root_is_refused(request_for: dict[str, Any], field: str) -> None:
+    write_identity(request_for)
+    assert outcome(request_for, "identity") == "pass"
+    write_identity(request_for, **{field: "rosa"})
+    row = rows(ask("preflight", request_for)[1])["identity"]
+    assert row["outcome"] == "refuse"
+    assert "rosa" in row["observed"]
+
+
+def test_a_folder_with_something_else_in_it_is_refused_and_an_empty_one_is_free(
+    request_for: dict[str, Any],
+) -> None:
+    root = Path(request_for["root"])
+    root.mkdir()
+    assert outcome(request_for, "identity") == "pass"
+    (root / "photos").mkdir()
+    assert outcome(request_for, "identity") == "refuse"
+
+
+def test_current_as_a_folder_is_refused(request_for: dict[str, Any]) -> None:
+    root = write_identity(request_for)
+    (root / "releases/x").mkdir(parents=True)
+    (root / "current").symlink_to("releases/x")
+    assert outcome(request_for, "current") == "pass"
+    (root / "current").unlink()
+    (root / "current").mkdir()
+    assert outcome(request_for, "current") == "refuse"
+
+
+def test_the_environment_file_is_a_private_regular_file_of_the_service_user(
+    request_for: dict[str, Any],
+) -> None:
+    state = write_identity(request_for) / "state"
+    state.mkdir()
+    assert outcome(request_for, "environment") == "pass"
+    file = state / "agent.env"
+    file.touch(0o600)
+    assert outcome(request_for, "environment") == "pass"
+    file.chmod(0o644)
+    assert outcome(request_for, "environment") == "refuse"
+    assert outcome(request_for | {"user": "nobody"}, "environment") == "refuse"
+    file.rename(state / "real")
+    file.symlink_to("real")
+    assert outcome(request_for, "environment") == "refuse"
+
+
+def test_an_instance_named_like_a_command_is_refused(request_for: dict[str, Any]) -> None:
+    assert outcome(request_for | {"instance": "sh"}, "helper") == "refuse"
+    assert outcome(request_for, "helper") == "pass"
+
+
+def test_preflight_changes_nothing(request_for: dict[str, Any], tmp_path: Path) -> None:
+    write_identity(request_for)
+    before = sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    ask("preflight", request_for)
+    assert sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def seal(request: dict[str, Any], *releases: str) -> Path:
+    root = write_identity(request)
+    for number, name in enumerate(releases):
+        folder = root / "releases" / name
+        folder.mkdir(parents=True)
+        (folder / "installed.json").write_text(json.dumps({"sealed_at": f"2026-11-0{number + 1}T00:00:00Z"}))
+    return root
+
+
+def test_pruning_keeps_the_newest_and_whatever_is_referred_to(request_for: dict[str, Any]) -> None:
+    root = seal(request_for, "a", "b", "c", "d", "e")
+    (root / "releases/half").mkdir()
+    (root / "releases/.old.tar").touch()
+    (root / "current").symlink_to("releases/b")
+    (root / "receipts").mkdir()
+    receipt = {"operation": "install", "verdict": "done", "release_before": "a", "release_after": "b"}
+    (root / "receipts/000001-install-0.json").write_text(json.dumps(receipt))
+    _, answer = ask("survey", request_for | {"release": "e", "keep": 1})
+    assert answer["previous_good"] == "a"
+    assert sorted(answer["prunable"]) == [".old.tar", "c", "d", "half"]
+    _, answer = ask("survey", request_for | {"release": "new", "keep": 3})
+    assert sorted(answer["prunable"]) == [".old.tar", "c", "half"]
+    _, answer = ask("survey", request_for | {"release": "half", "keep": 9})
+    assert answer["prunable"] == [".old.tar"]
+
+
+def test_a_second_run_is_refused_the_lock_with_its_holder_and_since(request_for: dict[str, Any]) -> None:
+    assert ask("lock acquire", request_for)[0] == 0
+    code, answer = ask("lock acquire", request_for | {"run_id": "bbbb", "holder": "two@controller"})
+    assert code == 3
+    assert answer["refused"]["code"] == "lock_held"
+    assert "one@controller (run aaaa) since 20" in answer["refused"]["observed"]
+    assert outcome(request_for | {"run_id": "bbbb"}, "lock") == "refuse"
+    assert outcome(request_for, "lock") == "pass"
+
+
+def test_the_lock_is_renewed_and_released_by_its_own_run_only(request_for: dict[str, Any]) -> None:
+    other = request_for | {"run_id": "bbbb"}
+    _, taken = ask("lock acquire", request_for)
+    _, renewed = ask("lock renew", request_for)
+    assert renewed["lock"]["since"] == taken["lock"]["since"]
+    assert renewed["lock"]["expires"] > taken["lock"]["expires"]
+    assert ask("lock renew", other)[0] == 3
+    assert ask("lock release", other)[1] == {"changed": False}
+    assert ask("lock release", request_for)[1] == {"changed": True}
+    assert ask("lock release", request_for)[1] == {"changed": False}
+    assert ask("lock renew", request_for)[1]["refused"]["code"] == "lock_lost"
+    assert ask("lock acquire", other)[0] == 0
+
+
+def test_an_expired_lock_is_taken_over_and_its_first_run_can_not_go_on(request_for: dict[str, Any]) -> None:
+    ask("lock acquire", request_for | {"lock_seconds": 0.05})
+    time.sleep(0.1)
+    code, answer = ask("lock acquire", request_for | {"run_id": "bbbb"})
+    assert code == 0
+    assert answer["took_over"]["run_id"] == "aaaa"
+    assert ask("lock renew", request_for)[0] == 3
+
+
+def test_a_lock_of_another_boot_has_expired(request_for: dict[str, Any]) -> None:
+    ask("lock acquire", request_for)
+    path = Path(request_for["lock_folder"]) / "deploy.lock"
+    lock = json.loads(path.read_text())
+    path.write_text(json.dumps(lock | {"expires": lock["expires"] + 1_000}))
+    assert ask("lock acquire", request_for | {"run_id": "bbbb"})[0] == 0
+
+
+def test_of_eight_at_once_exactly_one_gets_the_lock(request_for: dict[str, Any]) -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda run: ask("lock acquire", request_for | {"run_id": f"r{run}"})[0], range(8))
+    assert sorted(answers) == [0, *[3] * 7]
+
+
+def test_a_pending_receipt_is_private_kept_once_and_only_in_an_instance(request_for: dict[str, Any]) -> None:
+    request = request_for | {"receipt": {"verdict": "failed"}}
+    assert ask("pending-receipt", request)[1]["changed"] is False
+    assert not Path(request["root"]).exists()
+    write_identity(request)
+    path = Path(ask("pending-receipt", request)[1]["path"])
+    assert json.loads(path.read_text()) == {"verdict": "failed"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert ask("pending-receipt", request | {"receipt": {}})[1]["changed"] is False
+    assert json.loads(path.read_text()) == {"verdict": "failed"}
+
+
+def test_a_file_is_placed_whole_with_its_mode_whatever_the_umask(request_for: dict[str, Any]) -> None:
+    path = Path(request_for["root"]) / "state/sub/x.toml"
+    path.parent.parent.mkdir(parents=True)
+    request = {
+        "user": USER,
+        "root": request_for["root"],
+        "path": str(path),
+        "text": "a = 1\n",
+        "mode": "0644",
+    }
+    before = os.umask(0o077)
+    try:
+        assert ask("place", request)[1] == {"changed": True}
+    finally:
+        os.umask(before)
+    assert path.read_text() == "a = 1\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    assert ask("place", request)[1] == {"changed": False}
+    assert ask("place", request | {"text": None})[1] == {"changed": True}
+    assert ask("place", request | {"text": None})[1] == {"changed": False}
+    assert ask("place", request | {"path": "/var/elsewhere"})[0] == 3
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
+def test_a_link_planted_by_the_user_does_not_lead_root_elsewhere(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == 0 and not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(0o711)
+    nobody = pwd.getpwnam("nobody")
+    state = tmp_path / "root/state"
+    state.mkdir(parents=True)
+    target = tmp_path / "only-roots"
+    target.mkdir(0o755)
+    (state / "sub").symlink_to(target)
+    os.chown(state, nobody.pw_uid, nobody.pw_gid)
+    request = {
+        "user": "nobody",
+        "root": str(tmp_path / "root"),
+        "path": str(state / "sub/x"),
+        "text": "x",
+        "mode": "0644",
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-", "place", json.dumps(request)],
+        input=SCRIPT.read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert b"Permission denied" in done.stderr
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["lock"], ["lock", "steal", "{}"], ["preflight", "{"], ["preflight", "{}"]]
+)
+def test_bad_usage_is_exit_2_and_says_what_there_is(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-", *arguments], input=SCRIPT.read_bytes(), capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"pending-receipt" in done.stderr
