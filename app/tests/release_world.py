@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from standfast.release.build import BuildResult, Request, build
 from standfast.release.manifest import sha256
@@ -119,15 +120,10 @@ class World:
         self.git("commit", "--quiet", "--allow-empty", "--message", message)
         return self.git("rev-parse", "HEAD")
 
-    def build(self, *, check: bool = False, steps: list[str] | None = None, **options: object) -> BuildResult:
-        request = {
-            "repository": self.repository,
-            "pythons": PYTHONS,
-            "output": self.dist,
-            "cache": self.cache,
-        }
-        told = [] if steps is None else steps
-        return build(Request(**{**request, **options}), told.append, check=check)
+    def build(self, *, check: bool = False, steps: list[str] | None = None, **options: Any) -> BuildResult:
+        request = Request(self.repository, PYTHONS, self.dist, cache=self.cache)
+        told: list[str] = [] if steps is None else steps
+        return build(replace(request, **options), told.append, check=check)
 
     def cli(self, *arguments: str, umask: int = -1, **environment: str) -> "subprocess.CompletedProcess[str]":
         """Run the command line in the repository."""
