@@ -29,7 +29,16 @@ from standfast.shop.plan import plan
 from standfast.store import Store, open_store
 from standfast.work import Admission, admit, start_run
 
-__all__ = ["COMPONENTS", "HandClock", "Instance", "Pausing", "Process", "eventually"]
+__all__ = [
+    "COMPONENTS",
+    "Counting",
+    "HandClock",
+    "Instance",
+    "Pausing",
+    "Process",
+    "eventually",
+    "until_idle",
+]
 
 BRIEF = 'zone = "UTC"\n'
 
@@ -66,7 +75,10 @@ class Counting:
 
 
 class Pausing:
-    """Reads the stock, then stays in its second call until a file is there; says where it is by another."""
+    """Reads the stock, then stays in its second call until the file `go-on` is there; `in-call` says so.
+
+    It then answers, or reads the stock once more first when there is a file `more`.
+    """
 
     source = "scripted"
 
@@ -80,6 +92,8 @@ class Pausing:
         end = time.monotonic() + 20
         while not (self._folder / "go-on").exists() and time.monotonic() < end:
             time.sleep(0.02)
+        if (self._folder / "more").exists() and len(request.messages) < 5:
+            return Reply(calls=(ToolCall("second", "list_stock", "{}"),))
         return Reply(text="The stock was read.")
 
 
