@@ -187,16 +187,17 @@ def test_an_invalid_configuration_is_exit_78_with_the_field_and_nothing_touched(
     assert instance.layout.shop.read_text() == text
     assert instance.status(work) == ("READY", 0)
     assert instance.rows("SELECT * FROM runs") == []
-    instance.layout.shop.write_text(sample())
-    with Process(instance).ready():
-        eventually(lambda: done(instance, work))
 
 
-def test_a_missing_shop_toml_is_exit_78(instance: Instance) -> None:
+def test_a_missing_shop_toml_is_exit_78_and_the_service_works_once_it_is_back(instance: Instance) -> None:
+    work = instance.add().work
     instance.layout.shop.unlink()
     with Process(instance) as service:
         assert service.wait() == 78
         assert "shop.toml cannot be read" in service.log
+    instance.layout.shop.write_text(sample())
+    with Process(instance).ready():
+        eventually(lambda: done(instance, work))
 
 
 def test_a_newer_store_is_refused_and_stays_byte_for_byte(instance: Instance) -> None:
