@@ -282,6 +282,24 @@ def test_another_archive_format_is_refused(files: Files, checked: Checked, form:
     assert not checked(stream.getvalue()).verified
 
 
+def test_a_sparse_file_of_absurd_size_is_not_read(built: bytes, checked: Checked) -> None:
+    made = member("wheels/a.whl")
+    made.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(2**45), "GNU.sparse.numblocks": "1"}
+    stream = io.BytesIO(built)
+    with tarfile.open(fileobj=stream, mode="a", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(made)
+    (difference,) = checked(stream.getvalue()).differences
+    assert (difference.problem, difference.detail[:13]) == ("unsafe", "a sparse file")
+
+
+def test_a_header_that_leads_back_to_itself_ends(checked: Checked) -> None:
+    header = bytearray(member("wheels/a.whl").tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = (-512).to_bytes(12, "big", signed=True)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    assert not checked(bytes(header) * 2 + bytes(10240 - 1024)).verified
+
+
 def test_a_compressed_archive_is_refused(built: bytes, checked: Checked) -> None:
     assert not checked(gzip.compress(built)).verified
 

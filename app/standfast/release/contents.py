@@ -20,6 +20,7 @@ from standfast.release.manifest import MANIFEST, MEMBER
 
 MAX_BYTES = 512 * 1024 * 1024
 """A larger archive is none of ours; it is refused before it is read."""
+MAX_MEMBERS = 1000
 _MODE = 0o644
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _KNOWN = re.compile(rf"{re.escape(MANIFEST)}|{MEMBER}")
@@ -85,7 +86,9 @@ def from_archive(data: bytes, name: str) -> Contents:
         with tarfile.open(
             fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape"
         ) as archive:
-            for member in archive:
+            for count, member in enumerate(archive):
+                if count == MAX_MEMBERS:  # a crafted size can make tarfile read the same header for ever
+                    raise tarfile.ReadError(f"more than {MAX_MEMBERS} members")
                 _read_member(archive, member, contents)
     except (tarfile.TarError, EOFError, ValueError, OverflowError, MemoryError) as error:
         contents.differs(name, "truncated", f"not a whole tar archive: {error}")
@@ -101,7 +104,7 @@ def from_archive(data: bytes, name: str) -> Contents:
 
 def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, contents: Contents) -> None:
     shown = ascii(member.name)[1:-1]
-    if member.type != tarfile.REGTYPE:
+    if member.type != tarfile.REGTYPE or member.issparse():
         contents.differs(shown, "unsafe", f"{_kind(member)}; only plain files belong in a release")
     elif _unsafe(member.name):
         contents.differs(shown, "unsafe", "a path that leads outside the release")
@@ -123,7 +126,8 @@ def _kind(member: tarfile.TarInfo) -> str:
         tarfile.FIFOTYPE: "a pipe",
         tarfile.DIRTYPE: "a folder",
     }
-    return kinds.get(member.type, f"a member of type {member.type!r}")
+    sparse = "a sparse file" if member.issparse() else f"a member of type {member.type!r}"
+    return kinds.get(member.type, sparse)
 
 
 def _unsafe(name: str) -> bool:

@@ -1,10 +1,10 @@
 """Releases on a host: the seal that makes one count as installed, its differences, and the list of them."""
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from standfast.errors import BadInput
 from standfast.layout import Layout
 from standfast.release.contents import Difference
-from standfast.release.manifest import MANIFEST, Manifest
+from standfast.release.manifest import MANIFEST, Manifest, sha256
 
 SEAL = "installed.json"
 VENV = "venv"
@@ -158,8 +158,8 @@ def _state(path: str, mode: int) -> str:
         return f"-> {Path(path).readlink()}"
     if not stat.S_ISREG(mode):
         return "neither a file nor a link"
-    with Path(path).open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with FileIO(path) as file:  # there are thousands, and none is large
+        return sha256(file.readall())
 
 
 def _note_access(path: str, status: os.stat_result, owner: int, found: Scan) -> None:
