@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from standfast.errors import BadInput, Refused
@@ -89,6 +89,8 @@ def test_what_is_written_reads_back_as_the_same_pairs(pairs: dict[str, str]) -> 
 
 @settings(max_examples=500, deadline=None)
 @given(st.text(st.sampled_from("AB_=\"'\\ \t#;$`x"), max_size=30).map(lambda line: line + "\n"))
+@example('A="\\$ \\` \\a \\\\ \\\n"\n')
+@example("A='x' 'y' z \\\nw  \n")
 def test_our_reader_of_any_file_agrees_with_systemds_rules(line: str) -> None:
     found, problems = environment.parse(line)
     if not any("never closed" in problem.problem for problem in problems):

@@ -3,6 +3,8 @@
 import hashlib
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -79,10 +81,15 @@ def test_a_running_service_that_finishes_work_is_well(layout: Layout) -> None:
     assert [told.rule for told in gone.attention] == ["service_down"]
 
 
-def test_a_pid_that_another_program_took_over_is_not_the_service(layout: Layout) -> None:
-    with opened(layout) as connection:
-        work.start_run(connection, release="r", pid=os.getpid(), invocation="", now=NOW)
-    found = look(layout, NOW)
+@pytest.mark.parametrize("words", [["standfast", "health"], ["serve"]])
+def test_a_pid_that_another_program_took_over_is_not_the_service(layout: Layout, words: list[str]) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "input()", *words], stdin=subprocess.PIPE)
+    try:
+        with opened(layout) as connection:
+            work.start_run(connection, release="r", pid=other.pid, invocation="", now=NOW)
+        found = look(layout, NOW)
+    finally:
+        other.communicate(b"\n")
     assert found.service is not None
     assert found.service.alive is False
 

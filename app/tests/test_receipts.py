@@ -396,3 +396,11 @@ def test_ids_that_a_template_turned_into_numbers_stay_ids(folder: Path) -> None:
     kept = keep(folder, "a", canary=canary).receipt
     assert kept.canary is not None
     assert kept.canary.work == "12345678"
+
+
+def test_what_a_template_left_empty_is_absent(folder: Path) -> None:
+    unit = {"name": "lucy-agent.service", "exit_code": "", "main_pid": "42", "sub_state": ""}
+    kept = keep(folder, "a", stopped_at="", reason="", release_before="", unit=unit).receipt
+    assert (kept.stopped_at, kept.reason, kept.release_before) == (None, None, None)
+    assert kept.unit is not None
+    assert (kept.unit.exit_code, kept.unit.main_pid, kept.unit.sub_state) == (None, 42, None)

@@ -204,7 +204,7 @@ def _serves(pid: int) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return b"serve" in words and any(b"standfast" in word for word in words)
+    return b"serve" in words and any(word.rpartition(b"/")[2] == b"standfast" for word in words)
 
 
 def _age(then: float, now: float) -> float:

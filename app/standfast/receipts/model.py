@@ -34,6 +34,15 @@ class _Part(BaseModel):
     # Numbers become strings because a template may have turned the id 12345678 into one.
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, value: Any) -> Any:
+        # A template that has nothing to say gives an empty text where a fact may be null.
+        if not isinstance(value, dict):
+            return value
+        absent = {name for name, field in cls.model_fields.items() if field.default is None}
+        return {name: None if given == "" and name in absent else given for name, given in value.items()}
+
 
 class Check(_Part):
     """One thing that was looked at."""
