@@ -16,8 +16,8 @@ MAX_LEASE = 900.0
 
 # One statement reads the pause flag, finds the oldest candidate and takes it. INDEXED BY: a planner that
 # chose a scan of a million finished rows would be an error, not a slow claim. A lease has passed also when it
-# ends further ahead than any lease can: then the clock was set back and the holder may be long dead; should it
-# live, the fence refuses it from the new generation on.
+# ends further ahead than any lease can: then the clock was set back and the holder may be long dead; should
+# it live, the fence refuses it from the new generation on.
 _TAKE_OLDEST = """
 UPDATE work SET status = 'RUNNING', owner = :owner, generation = generation + 1, epoch = :epoch,
                 claimed_at = :now, lease_until = :now + :lease

@@ -44,8 +44,8 @@ CREATE TABLE work (
 """
 
 # Every index is partial, so a million finished rows cost claims and health nothing. There is one for all open
-# work, RUNNING beside the oldest READY, so that a claim and a finish each write one page of it. Its condition is
-# spelled with OR: the query planner sees that status = 'READY' implies it, which it does not see for IN.
+# work, RUNNING beside the oldest READY, so that a claim and a finish each write one page of it. Its condition
+# is spelled with OR: the query planner sees that status = 'READY' implies it, which it does not see for IN.
 _INDEXES = (
     """CREATE INDEX work_open ON work (status DESC, seq, session)
         WHERE status = 'READY' OR status = 'RUNNING' OR status = 'BLOCKED'""",

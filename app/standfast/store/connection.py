@@ -22,6 +22,7 @@ BUSY_SECONDS = 5.0
 """How long a statement waits for another process's lock before StoreBusy."""
 
 _RETRY_SECONDS = 0.01
+_SHORTEST_DATABASE = 512
 
 
 class Store(sqlite3.Connection):
@@ -153,6 +154,7 @@ def _prepare(connection: Store, path: Path, *, create: bool) -> None:
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
     try:
+        _refuse_fragment(path)
         with busy_is_typed():
             refuse_foreign(connection, create=create)
     except sqlite3.DatabaseError as error:
@@ -164,6 +166,12 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, create: bool)
             observed=f"{path}: {error}",
             remedy="name the right --state, or restore a backup; the file was left alone",
         ) from error
+
+
+def _refuse_fragment(path: Path) -> None:
+    """SQLite may take a file that is too short for a database for an empty one, and overwrite it."""
+    if 0 < path.stat().st_size < _SHORTEST_DATABASE:
+        raise sqlite3.DatabaseError("the file is shorter than any database")
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,370 @@
+"""The fence: one case per thing that can be wrong, the exact sentence, and not one row written."""
+
+import importlib
+import inspect
+import math
+import os
+import pkgutil
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from world import HOST, World
+
+import standfast
+from standfast import authority, work
+from standfast.authority import Claim, StaleClaim, admits, assert_current, fenced
+from standfast.layout import Layout
+from standfast.store import immediate
+
+MARKER = "authority marker is unavailable"
+REPLACED = "runtime paused or replaced by restore"
+SUPERSEDED = "worker claim expired or superseded"
+DELEGATION = "delegation expired or parent canceled"
+
+type Spoil = Callable[[World, Claim], Claim]
+
+
+def sql(world: World, statement: str, *values: object) -> None:
+    with immediate(world.connection):
+        world.connection.execute(statement, values)
+
+
+def other_marker(world: World, claim: Claim) -> Claim:
+    world.mark("f" * 32)
+    return claim
+
+
+def missing_marker(world: World, claim: Claim) -> Claim:
+    world.marker.unlink()
+    return claim
+
+
+def empty_marker(world: World, claim: Claim) -> Claim:
+    world.marker.write_bytes(b"\n" + HOST.encode())
+    return claim
+
+
+def unreadable_marker(world: World, claim: Claim) -> Claim:
+    world.marker.unlink()
+    world.marker.mkdir()
+    return claim
+
+
+def binary_marker(world: World, claim: Claim) -> Claim:
+    world.marker.write_bytes(b"\xff\xfe")
+    return claim
+
+
+def paused(world: World, claim: Claim) -> Claim:
+    authority.pause(world.connection, "test", world.now())
+    return claim
+
+
+def other_database_epoch(world: World, claim: Claim) -> Claim:
+    sql(world, "UPDATE operations SET epoch = 'e'")
+    return claim
+
+
+def replaced_and_resumed(world: World, claim: Claim) -> Claim:
+    authority.replace(world.connection, world.layout, "test", world.now(), HOST)
+    authority.resume(world.connection, world.marker, "test", world.now())
+    return claim
+
+
+def changed(**fields: object) -> Spoil:
+    return lambda _world, claim: replace(claim, **fields)  # type: ignore[arg-type]
+
+
+def later(seconds: float) -> Spoil:
+    def spoil(world: World, claim: Claim) -> Claim:
+        world.time.passes(seconds)
+        return claim
+
+    return spoil
+
+
+def superseded(world: World, claim: Claim) -> Claim:
+    world.time.passes(300)
+    assert world.claim("other") is not None
+    return claim
+
+
+def canceled(world: World, claim: Claim) -> Claim:
+    work.cancel(world.connection, claim.work, reason="test", now=world.now())
+    return claim
+
+
+def finished(world: World, claim: Claim) -> Claim:
+    world.finish(claim)
+    return claim
+
+
+def delegated(deadline_after: float = 200.0, **parent: str) -> Spoil:
+    """Make the claimed row a child of a parent that is still RUNNING, or what is said."""
+
+    def spoil(world: World, claim: Claim) -> Claim:
+        other = world.claimed("parent")
+        deadline = world.now() + deadline_after
+        sql(world, "UPDATE work SET parent = ?, deadline = ? WHERE id = ?", other.work, deadline, claim.work)
+        if parent.get("status") == "CANCELED":
+            work.cancel(world.connection, other.work, reason="test", now=world.now())
+        return claim
+
+    return spoil
+
+
+REFUSED: dict[str, tuple[Spoil, str]] = {
+    "marker other": (other_marker, REPLACED),
+    "marker missing": (missing_marker, MARKER),
+    "marker empty": (empty_marker, MARKER),
+    "marker unreadable": (unreadable_marker, MARKER),
+    "marker not text": (binary_marker, MARKER),
+    "paused": (paused, REPLACED),
+    "epoch of the claim": (changed(epoch="f" * 32), REPLACED),
+    "epoch of the database": (other_database_epoch, REPLACED),
+    "replaced and resumed": (replaced_and_resumed, REPLACED),
+    "generation before": (changed(generation=0), SUPERSEDED),
+    "generation after": (changed(generation=2), SUPERSEDED),
+    "work": (changed(work="0" * 24), SUPERSEDED),
+    "owner": (changed(owner="other"), SUPERSEDED),
+    "role": (changed(role="research"), SUPERSEDED),
+    "session": (changed(session="other"), SUPERSEDED),
+    "subject": (changed(subject="other"), SUPERSEDED),
+    "prompt": (changed(prompt="other"), SUPERSEDED),
+    "lease equal": (later(300.0), SUPERSEDED),
+    "lease after": (later(300.001), SUPERSEDED),
+    "superseded": (superseded, SUPERSEDED),
+    "canceled": (canceled, SUPERSEDED),
+    "finished": (finished, SUPERSEDED),
+    "deadline equal": (delegated(0.0), DELEGATION),
+    "deadline passed": (delegated(-1.0), DELEGATION),
+    "parent canceled": (delegated(status="CANCELED"), DELEGATION),
+}
+
+ADMITTED: dict[str, Spoil] = {
+    "as claimed": lambda _world, claim: claim,
+    "lease just before": later(299.999),
+    "delegated": delegated(),
+}
+
+
+def fenced_functions() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Every public function of the package that takes a connection and a Claim, and so may write."""
+    names = [info.name for info in pkgutil.walk_packages(standfast.__path__, "standfast.")]
+    for name in names:
+        if name.startswith("standfast.cli") or name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name)
+        for label, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == name and not label.startswith("_") and takes_claim(function):
+                yield f"{name}.{label}", function
+
+
+def takes_claim(function: Callable[..., object]) -> bool:
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:  # imported for type checking only
+        hints = inspect.get_annotations(function)
+    hints.pop("return", None)
+    return "connection" in hints and any(hint is Claim or hint == "Claim" for hint in hints.values())
+
+
+READ_ONLY = {"standfast.authority.fence.assert_current", "standfast.authority.fence.fenced"}
+FENCED = {name: function for name, function in fenced_functions() if name not in READ_ONLY}
+
+VALUES: dict[str, object] = {"message": "text", "body": "text", "text": "text", "status": "DONE"}
+
+
+def call(function: Callable[..., object], world: World, claim: Claim) -> None:
+    """Call with the claim; values for required parameters come from VALUES: teach it new ones there."""
+    known = {
+        "connection": world.connection,
+        "claim": claim,
+        "clock": world.clock,
+        "marker": world.marker,
+        "layout": world.layout,
+        **VALUES,
+    }
+    required = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is inspect.Parameter.empty
+    ]
+    function(**{name: known[name] for name in required})
+
+
+def test_inspection_finds_the_functions_that_write_for_a_claim() -> None:
+    found = {name.rsplit(".", 1)[1] for name in FENCED}
+    assert {"observe", "finish", "finish_and_claim", "create_report", "renew"} <= found
+
+
+@pytest.mark.parametrize("name", FENCED)
+def test_every_function_that_writes_for_a_claim_writes_for_a_current_one(world: World, name: str) -> None:
+    claim = world.claimed()
+    before = world.dump()
+    world.time.passes(1)
+    call(FENCED[name], world, claim)
+    assert world.dump() != before
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("name", FENCED)
+def test_no_function_writes_for_a_stale_claim(world: World, name: str, case: str) -> None:
+    spoil, sentence = REFUSED[case]
+    claim = spoil(world, world.claimed())
+    before = world.dump()
+    with pytest.raises(StaleClaim) as refused:
+        call(FENCED[name], world, claim)
+    assert str(refused.value) == sentence
+    assert refused.value.exit_code == 3
+    assert world.dump() == before
+
+
+@pytest.mark.parametrize("case", ADMITTED)
+def test_a_current_claim_writes(world: World, case: str) -> None:
+    claim = ADMITTED[case](world, world.claimed())
+    world.observe(claim)
+    assert len(work.transcript(world.connection, claim.work)) == 1
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_after_a_refusal_a_fresh_claim_works(world: World, case: str) -> None:
+    spoil, _ = REFUSED[case]
+    claim = spoil(world, world.claimed())
+    with pytest.raises(StaleClaim):
+        world.observe(claim)
+    if world.marker.is_dir():
+        world.marker.rmdir()
+    world.mark(world.epoch())
+    authority.resume(world.connection, world.marker, "test", world.now())
+    fresh = world.claimed("fresh")
+    while fresh.work == claim.work:
+        world.finish(fresh)
+        fresh = world.claimed("fresh")
+    world.observe(fresh)
+
+
+def test_the_order_of_the_checks(world: World) -> None:
+    """With everything wrong at once, the first rule speaks."""
+    claim = world.claimed()
+    spoiled = delegated(status="CANCELED")(world, replace(claim, owner="other"))
+    sentences = []
+    for repair in ("nothing", "marker", "pause", "owner", "parent"):
+        if repair == "nothing":
+            missing_marker(world, spoiled)
+            paused(world, spoiled)
+        if repair == "marker":
+            world.mark(world.epoch())
+        if repair == "pause":
+            authority.resume(world.connection, world.marker, "test", world.now())
+        if repair == "owner":
+            spoiled = claim
+        if repair == "parent":
+            sql(world, "UPDATE work SET parent = NULL, deadline = NULL WHERE id = ?", claim.work)
+            world.observe(spoiled)
+            break
+        with pytest.raises(StaleClaim) as refused:
+            world.observe(spoiled)
+        sentences.append(str(refused.value))
+    assert sentences == [MARKER, REPLACED, SUPERSEDED, DELEGATION]
+
+
+def test_an_exception_inside_the_fence_rolls_back(world: World) -> None:
+    claim = world.claimed()
+    before = world.dump()
+
+    def fail() -> None:
+        with fenced(world.connection, claim, world.clock, world.marker):
+            world.connection.execute("UPDATE work SET lease_until = lease_until + 1")
+            raise ValueError("oops")
+
+    with pytest.raises(ValueError, match="oops"):
+        fail()
+    assert world.dump() == before
+
+
+class TestPureRule:
+    current: typing.ClassVar = {"paused": False, "epoch": "e", "generation": 1, "work": "w", "worker": "o"}
+    claim: typing.ClassVar = {"epoch": "e", "generation": 1, "work": "w", "worker": "o", "lease_until": 10.0}
+
+    def test_it_admits_what_agrees(self) -> None:
+        assert admits(self.current, self.claim, 9.999) is True
+
+    @pytest.mark.parametrize("name", ["epoch", "generation", "work", "worker"])
+    def test_every_identity_counts(self, name: str) -> None:
+        assert admits(self.current, self.claim | {name: "other"}, 9) is False
+
+    def test_pause_and_lease(self) -> None:
+        assert admits(self.current | {"paused": True}, self.claim, 9) is False
+        assert admits(self.current | {"paused": 1}, self.claim, 9) is False
+        assert admits(self.current, self.claim, 10.0) is False
+        assert admits(self.current, self.claim, math.nan) is False
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Claim]]:
+    world = World(Layout(tmp_path_factory.mktemp("shared") / "state"))
+    yield world, world.claimed()
+    world.connection.close()
+
+
+LEASE_END = 1_700_000_300.0
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    paused=st.booleans(),
+    same=st.tuples(*[st.sampled_from([True, True, True, False])] * 4),
+    now=st.one_of(
+        st.sampled_from([LEASE_END, math.nextafter(LEASE_END, 0), math.nextafter(LEASE_END, math.inf)]),
+        st.floats(LEASE_END - 1000, LEASE_END + 1000),
+    ),
+)
+def test_the_pure_rule_and_the_sql_agree(
+    shared: tuple[World, Claim], paused: bool, same: tuple[bool, ...], now: float
+) -> None:
+    world, claim = shared
+    sql(world, "UPDATE operations SET paused = ?", int(paused))
+    sql(world, "UPDATE work SET lease_until = ?", LEASE_END)
+    epoch, generation, identity, owner = same
+    offered = replace(
+        claim,
+        epoch=claim.epoch if epoch else "f" * 32,
+        generation=claim.generation + (not generation),
+        work=claim.work if identity else "0" * 24,
+        owner=claim.owner if owner else "other",
+    )
+    row = {
+        "epoch": claim.epoch,
+        "generation": claim.generation,
+        "work": claim.work,
+        "worker": claim.owner,
+        "paused": paused,
+    }
+    asked = {
+        "epoch": offered.epoch,
+        "generation": offered.generation,
+        "work": offered.work,
+        "worker": offered.owner,
+        "lease_until": LEASE_END,
+    }
+    try:
+        assert_current(world.connection, offered, now, world.marker)
+        allowed = True
+    except StaleClaim:
+        allowed = False
+    assert allowed == admits(row, asked, now)
+
+
+def test_the_marker_is_read_through_no_surprise(world: World, tmp_path: Path) -> None:
+    """A FIFO in the marker's place does not block the worker."""
+    claim = world.claimed()
+    world.marker.unlink()
+    os.mkfifo(world.marker)
+    with pytest.raises(StaleClaim, match=MARKER):
+        world.observe(claim)

@@ -1,0 +1,108 @@
+"""Processes for tests of the core: each command is one process that works, waits or dies."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from world import COMPONENTS, HOST, START
+
+from standfast import authority, work
+from standfast.clock import Clock
+from standfast.layout import Layout
+from standfast.store import Component, Store, immediate, open_store, triggers
+
+
+def opened(layout: Layout) -> Store:
+    return open_store(layout.database, COMPONENTS)
+
+
+def new(state: str) -> None:
+    """Open a store that may not exist yet, and initialise it."""
+    layout = Layout(Path(state))
+    connection = open_store(layout.database, COMPONENTS, create=True)
+    print(authority.initialise(connection, layout, time.time(), HOST))
+
+
+def hold(state: str, seconds: str) -> None:
+    """Hold the write lock for a while, saying when it is held."""
+    with immediate(opened(Layout(Path(state)))):
+        print("held", flush=True)
+        time.sleep(float(seconds))
+
+
+def drain(state: str, owner: str) -> None:
+    """Claim and finish until nothing is left; print each claim."""
+    layout = Layout(Path(state))
+    connection, clock = opened(layout), Clock()
+    while claim := authority.claim_next(connection, owner=owner, now=clock.now(), marker=layout.marker):
+        work.finish(connection, claim, "DONE", report="done", clock=clock, marker=layout.marker)
+        print(claim.work, claim.generation)
+
+
+def fire(state: str, begin: str, end: str) -> None:
+    """Be a scheduler: fire whatever is due at every second from begin to end."""
+    connection = opened(Layout(Path(state)))
+    for second in range(int(begin), int(end)):
+        for fired in work.fire_due(connection, now=float(second)):
+            print(fired.schedule, fired.slot, fired.work)
+
+
+def die(state: str, point: str) -> None:
+    """Live through a whole day's work, and die by SIGKILL at the named point."""
+    layout = Layout(Path(state))
+    connection, clock = opened(layout), Clock()
+
+    def kill(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    triggers.arm(kill)
+    work.fire_due(connection, now=START + 3600)
+    work.admit(connection, origin="o", session="s", prompt="look", now=clock.now())
+    while claim := authority.claim_next(connection, owner="worker", now=clock.now(), marker=layout.marker):
+        work.observe(connection, claim, "seen", clock=clock, marker=layout.marker)
+        work.finish(connection, claim, "DONE", report="all is well", clock=clock, marker=layout.marker)
+    work.deliver_pending(connection, work.Outbox(layout.outbox), clock=clock)
+    authority.replace(connection, layout, "the era ends", clock.now(), HOST)
+
+
+def die_new(state: str, point: str) -> None:
+    """Die at the named point of making a store."""
+
+    def kill(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    triggers.arm(kill)
+    new(state)
+
+
+def die_migrating(state: str, statement: str) -> None:
+    """Die after the given statement of a migration to version 2."""
+    remaining = [int(statement)]
+
+    def kill(reached: str) -> None:
+        if reached == "migrate.statement":
+            remaining[0] -= 1
+            if remaining[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    triggers.arm(kill)
+    open_store(Layout(Path(state)).database, next_version())
+
+
+def next_version() -> tuple[Component, ...]:
+    """The components with one more migration, as a later release would have."""
+    steps = (
+        "ALTER TABLE reports ADD COLUMN later TEXT",
+        "CREATE TABLE later (id INTEGER PRIMARY KEY) STRICT",
+        "INSERT INTO later VALUES (1)",
+    )
+    last = COMPONENTS[-1]
+    return (*COMPONENTS[:-1], Component(last.name, (*last.migrations, steps), last.on_epoch_end))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
