@@ -1,5 +1,6 @@
 """Low stock: one piece of work for each fall below the point, in one commit with it."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from support import Instance
 from standfast.shop.config import load, parse, sample
 from standfast.shop.episodes import watch
 from standfast.shop.stock import StockEvent, adjust
-from standfast.store import Store, triggers
+from standfast.store import Store, immediate, triggers
 
 
 @pytest.fixture
@@ -98,8 +99,16 @@ def test_an_episode_and_its_work_are_one_commit(instance: Instance) -> None:
         assert look(instance, store) == [("vanilla", True), ("strawberry", True)]
 
 
-def test_two_watchers_make_one_episode(instance: Instance) -> None:
-    with instance.store() as one, instance.store() as other:
-        assert look(instance, one)
-        assert look(instance, other) == []
+def test_a_watcher_that_was_overtaken_opens_nothing_again(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with instance.store() as slow, instance.store() as fast:
+
+        def overtaken(connection: Store, boundary: str) -> AbstractContextManager[None]:
+            monkeypatch.undo()
+            assert look(instance, fast) == [("vanilla", True), ("strawberry", True)]
+            return immediate(connection, boundary)
+
+        monkeypatch.setattr("standfast.shop.episodes.immediate", overtaken)
+        assert look(instance, slow) == []
     assert len(low_work(instance)) == 2
