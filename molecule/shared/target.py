@@ -175,6 +175,20 @@ class Host:
         wait_booted(self.container, timeout)
         assert self.boot_marker() != before, f"{self.name}: PID 1 is the one from before the restart"
 
+    def mount_small_disk(self, path: str, megabytes: int) -> None:
+        """Put a file system of that size under a folder and its content; the service must be stopped."""
+        pid = podman("container", "inspect", "--format", "{{.State.Pid}}", self.container).stdout.strip()
+        self.run(f"cp -a {path} /root/small-disk")
+        owner = self.run(["stat", "--format", "%u %g %a", path]).stdout.split()
+        options = "size={}m,uid={},gid={},mode={}".format(megabytes, *owner)
+        # The container itself may not mount: we do it, in its mount namespace.
+        subprocess.run(
+            ["nsenter", "--mount", "--target", pid, "mount", "-t", "tmpfs", "-o", options, "tmpfs", path],
+            check=True,
+            capture_output=True,
+        )
+        self.run(f"cp -a /root/small-disk/. {path}/ && rm -r /root/small-disk")
+
     def tree_digest(self, *paths: str) -> str:
         """A digest of names, owners, modes, sizes and contents below `paths`: equal means nothing changed."""
         listing = (
@@ -211,7 +225,7 @@ class Controller:
     their blocks run in it as they are printed.
     """
 
-    PARTS = ("ansible.cfg", "playbooks", "roles", "inventories", "runbooks")
+    PARTS = ("ansible.cfg", "playbooks", "roles", "inventories/example")
 
     def __init__(self, folder: Path, group: Group, archive: Path | None) -> None:
         self.folder = folder
@@ -222,7 +236,7 @@ class Controller:
             source = CHECKOUT / part
             if source.is_dir():
                 shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-            elif source.exists():
+            else:
                 shutil.copy2(source, folder / part)
         if archive is not None:
             (folder / "dist").mkdir()

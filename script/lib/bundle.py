@@ -13,6 +13,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 FOLDER = CHECKOUT / "build/release"
 SOURCES = ("app/standfast", "pyproject.toml", "requirements.lock", "README.md", "LICENSE")
+KEPT = 10
 PYTHONS = ("3.12", "3.13")
 
 
@@ -54,10 +55,9 @@ def _ensure() -> Path:
     archives = sorted(folder.glob("standfast-*.tar"))
     if archives:
         return archives[0]
-    for earlier in FOLDER.iterdir():
-        shutil.rmtree(earlier)
     making = FOLDER / "making"
-    making.mkdir(parents=True)
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir()
     started = time.monotonic()
     print("bundle: building the release", file=sys.stderr, flush=True)
     pythons = [word for version in PYTHONS for word in ("--python", version)]
@@ -67,6 +67,9 @@ def _ensure() -> Path:
         cwd=CHECKOUT, check=True, stdout=sys.stderr,
     )  # fmt: skip
     making.rename(folder)
+    # A run that is still at work on the tree as it was before needs its archive: only old ones go.
+    for earlier in sorted(FOLDER.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(earlier)
     print(f"bundle: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return next(folder.glob("standfast-*.tar"))
 

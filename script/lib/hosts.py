@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 BOOT_TIMEOUT = 90.0
 NETWORKS = 200
 INSTALLED = "installed"
+KEPT = 2
 INSTALLED_REPOSITORY = "localhost/standfast-installed"
 
 
@@ -213,7 +214,7 @@ def installed_image() -> str:
         if podman("image", "exists", name, check=False).returncode == 0:
             return name
         print("images: installing a host for scenarios to start from", file=sys.stderr, flush=True)
-        remove_installed_images()
+        remove_installed_images(keep=KEPT)
         group = Group(INSTALLED)
         group.boot(HostSpec("agent"))
         folder = CHECKOUT / "build/hosts" / INSTALLED
@@ -234,11 +235,14 @@ def installed_image() -> str:
     return name
 
 
-def remove_installed_images() -> None:
-    listed = podman("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", INSTALLED_REPOSITORY)
-    for name in listed.stdout.split():
-        if name.startswith(f"{INSTALLED_REPOSITORY}:{PREFIX}-"):
-            podman("image", "rm", name, check=False)  # one that a host still runs from stays
+def remove_installed_images(keep: int = 0) -> None:
+    """Remove this checkout's images of installed hosts but the `keep` newest: a run may start from one."""
+    listed = podman(
+        "image", "ls", "--sort", "created", "--format", "{{.Repository}}:{{.Tag}}", INSTALLED_REPOSITORY
+    )
+    ours = [name for name in listed.stdout.split() if name.startswith(f"{INSTALLED_REPOSITORY}:{PREFIX}-")]
+    for name in ours[keep:]:  # the newest is listed first
+        podman("image", "rm", name, check=False)  # one that a host still runs from stays
 
 
 def wait_booted(container: str, timeout: float = BOOT_TIMEOUT) -> None:
