@@ -6,6 +6,9 @@ The variables are taken out of the environment, so that no child can speak for t
 import os
 import socket
 from collections.abc import MutableMapping
+from contextlib import suppress
+
+_PATIENCE_SECONDS = 1.0
 
 
 class Notifier:
@@ -39,5 +42,9 @@ class Notifier:
     def _send(self, message: str) -> None:
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        # A manager that is restarting, or does not read, must not end or hold up a turn; what was not told
+        # shows as a missing READY or watchdog ping.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as channel:
+            channel.settimeout(_PATIENCE_SECONDS)
             channel.sendto(message.encode(), self._address)
