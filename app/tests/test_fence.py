@@ -146,6 +146,8 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "parent canceled": (delegated(status="CANCELED"), DELEGATION),
 }
 
+EACH_SENTENCE = ("marker missing", "replaced and resumed", "lease equal", "parent canceled")
+
 ADMITTED: dict[str, Spoil] = {
     "as claimed": lambda _world, claim: claim,
     "lease just before": later(299.999),
@@ -212,8 +214,12 @@ def test_every_function_that_writes_for_a_claim_writes_for_a_current_one(world: 
     assert world.dump() != before
 
 
-@pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("name", FENCED)
+@pytest.mark.parametrize(
+    ("name", "case"),
+    # Every cause for one function, and one cause of each sentence for all the others.
+    [("standfast.work.transcript.observe", case) for case in REFUSED]
+    + [(name, case) for name in FENCED for case in EACH_SENTENCE],
+)
 def test_no_function_writes_for_a_stale_claim(world: World, name: str, case: str) -> None:
     spoil, sentence = REFUSED[case]
     claim = spoil(world, world.claimed())

@@ -114,8 +114,11 @@ def apply_migrations(connection: sqlite3.Connection, components: Sequence[Compon
         )
     broken = connection.execute("PRAGMA foreign_key_check").fetchone()
     if broken is not None:
-        raise sqlite3.IntegrityError(
-            f"a migration would leave a broken reference in {broken[0]}; nothing was changed"
+        raise Refused(
+            "store_damaged",
+            "the store holds a reference to a row that is not there",
+            observed=f"table {broken[0]}, row {broken[1]}, refers to {broken[2]}",
+            remedy="restore a backup, or keep the present release; the store was left alone",
         )
 
 
