@@ -303,12 +303,14 @@ def test_a_rebuild_works_without_the_wheels_it_was_made_from(world: World, tmp_p
 def test_a_damaged_cache_is_never_packed(world: World, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh-cache"
     before = world.build(cache=fresh, pythons=("3.12",))
-    for damage in (b"damaged", None):
-        for kept in fresh.rglob("pure-*.whl"):
-            if damage is None:
-                kept.unlink()
-            else:
-                kept.write_bytes(damage)
+    for damage in ("changed", "missing", "stray"):
+        (kept,) = fresh.rglob("pure-*.whl")
+        if damage == "changed":
+            kept.write_bytes(b"damaged")
+        elif damage == "missing":
+            kept.unlink()
+        else:
+            kept.with_name("stray-1.0-py3-none-any.whl").write_bytes(b"stray")
         assert world.build(cache=fresh, pythons=("3.12",)).archive_sha256 == before.archive_sha256
     for kept in fresh.rglob("pure-*.whl"):
         kept.write_bytes(b"damaged")
