@@ -150,7 +150,11 @@ def test_a_report_that_may_have_arrived_is_attention(layout: Layout, delivery: s
         assert rules(look(layout, NOW)) == set(), "a pending report is on its way"
         with immediate(connection):
             connection.execute("UPDATE reports SET delivery = ?", (delivery,))
-    found = look(layout, NOW)
+    # Every report is sending for a moment: counted at once, it needs attention only when it stays so.
+    just_now = look(layout, NOW + health.SENDING_SECONDS)
+    assert rules(just_now) == (set() if delivery == "sending" else {"uncertain_reports"})
+    assert just_now.uncertain_reports == 1
+    found = look(layout, NOW + health.SENDING_SECONDS + 1)
     assert rules(found) == {"uncertain_reports"}
     assert found.uncertain_reports == 1
     assert found.last_finished is not None

@@ -26,6 +26,8 @@ READY_SECONDS = 900
 """A READY item older than this needs attention, unless paused: the service takes new work within seconds."""
 RUNNING_SECONDS = 1_800
 """A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
+SENDING_SECONDS = 60
+"""A report still sending so long after it was written needs attention; before, it is on its way."""
 
 STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
 
@@ -171,7 +173,8 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         service=_service(work.latest_run(connection)),
         sqlite=sqlite_facts(sqlite3.sqlite_version_info),
     )
-    attention = _attention(health, control, layout)
+    stuck = work.uncertain_reports(connection, now - SENDING_SECONDS)
+    attention = _attention(health, control, layout, stuck)
     return health.model_copy(update={"ok": not attention, "attention": attention, "notes": _notes(health)})
 
 
@@ -238,7 +241,7 @@ def sqlite_facts(version: tuple[int, int, int]) -> Sqlite:
     return Sqlite(version=text, note="has the WAL-reset defect (fixed in 3.44.6, 3.50.7 and 3.51.3)")
 
 
-def _attention(health: Health, control: Operations, layout: Layout) -> list[Attention]:
+def _attention(health: Health, control: Operations, layout: Layout, stuck_reports: int) -> list[Attention]:
     newer = {
         name: version
         for name, version in health.schema_versions.items()
@@ -290,9 +293,9 @@ def _attention(health: Health, control: Operations, layout: Layout) -> list[Atte
             "see `standfast work list` and the service's journal",
         ),
         (
-            health.uncertain_reports > 0,
+            stuck_reports > 0,
             "uncertain_reports",
-            f"{health.uncertain_reports} reports may or may not have arrived",
+            f"{stuck_reports} reports may or may not have arrived",
             "see `standfast report list`",
         ),
         (

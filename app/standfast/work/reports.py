@@ -1,5 +1,6 @@
 """Reports: what a turn has to say, written with its ending and delivered afterwards."""
 
+import math
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,10 +94,15 @@ def show_report(connection: sqlite3.Connection, report: str) -> Report:
     return Report(*row)
 
 
-def uncertain_reports(connection: sqlite3.Connection) -> int:
-    """How many reports are sending or unknown: nobody can say that they arrived."""
+def uncertain_reports(connection: sqlite3.Connection, written_before: float = math.inf) -> int:
+    """How many reports are sending or unknown: nobody can say that they arrived.
+
+    Of those sending, only the ones written before a time (epoch seconds) count: a younger one is on its way.
+    """
     row = connection.execute(
         "SELECT count(*) FROM reports INDEXED BY reports_open"
         " WHERE delivery <> 'sent' AND delivery IN ('sending', 'unknown')"
+        " AND (delivery = 'unknown' OR created_at < ?)",
+        (written_before,),
     ).fetchone()
     return int(row[0])
