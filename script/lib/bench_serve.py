@@ -1,0 +1,93 @@
+"""Measure the service: time to READY, from admission to the finished report, and what waiting costs.
+
+    python script/lib/bench_serve.py [SECONDS]
+
+Runs a real `standfast serve` on a fresh state directory; SECONDS (default 60) is how long it then idles.
+Targets: at most 55 MB resident and 0.2 % of a core while idle.
+"""
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+STANDFAST = [sys.executable, "-m", "standfast"]
+REQUESTS = 20
+
+
+def cpu_seconds(pid: int) -> float:
+    """Time on a CPU so far, from the scheduler's own account (nanoseconds)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory now, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def ask(state: str, *arguments: str) -> dict[str, object]:
+    """One command's JSON."""
+    command = [*STANDFAST, "--state", state, "--json", *arguments]
+    answer: dict[str, object] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return answer
+
+
+def finish_seconds(state: str) -> float:
+    """From the admission of one request to its end, by the store's own times."""
+    work = str(ask(state, "work", "add", "How is the stock?", "--session", f"s{time.monotonic_ns()}")["work"])
+    while True:
+        time.sleep(0.5)
+        shown = ask(state, "work", "show", work)["work"]
+        assert isinstance(shown, dict)
+        if shown["status"] == "DONE":
+            return moment(str(shown["finished_at"])) - moment(str(shown["admitted_at"]))
+
+
+def moment(text: str) -> float:
+    """Epoch seconds of an RFC 3339 time."""
+
+    return datetime.fromisoformat(text).timestamp()
+
+
+def main() -> None:
+    """Measure and print."""
+    idle = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    with (
+        tempfile.TemporaryDirectory(prefix="sf-") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
+    ):
+        state = f"{folder}/state"
+        ask(state, "init")
+        told.bind(f"{folder}/notify")
+        began = time.monotonic()
+        service = subprocess.Popen(
+            [*STANDFAST, "--state", state, "serve"],
+            env={**os.environ, "NOTIFY_SOCKET": f"{folder}/notify"},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while told.recv(4096) != b"READY=1":
+                pass
+            print(f"start to READY             {time.monotonic() - began:6.2f} s")
+            seconds = [finish_seconds(state) for _ in range(REQUESTS)]
+            print(f"admitted to finished       {statistics.median(seconds):6.2f} s (median of {REQUESTS})")
+            time.sleep(3)
+            before, began = cpu_seconds(service.pid), time.monotonic()
+            time.sleep(idle)
+            share = 100 * (cpu_seconds(service.pid) - before) / (time.monotonic() - began)
+            print(f"idle CPU                   {share:6.3f} % of a core (target 0.2)")
+            print(f"idle resident              {resident_mb(service.pid):6.1f} MB (target 55)")
+        finally:
+            service.terminate()
+            service.wait()
+
+
+if __name__ == "__main__":
+    main()
