@@ -6,10 +6,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from serving import PATIENCE, instance, service
@@ -214,55 +212,15 @@ def test_it_changes_nothing(layout: Layout) -> None:
     assert fingerprint(layout) == before
 
 
-@pytest.fixture
-def shared() -> Iterator[Layout]:
-    """An instance in a folder that other users can reach, with nobody having it open."""
-    with TemporaryDirectory(prefix="standfast-") as name:
-        root = Path(name)
-        root.chmod(0o755)
-        layout = instance(root, now=NOW - 10_000)
-        look(layout, NOW)  # so that every module is imported under the present user
-        for path in layout.state.glob("agent.sqlite-*"):
-            path.unlink()
-        layout.database.chmod(0o644)
-        layout.marker.chmod(0o644)
-        layout.state.chmod(0o555)
-        yield layout
-        layout.state.chmod(0o755)
-
-
-def look_as_reader(layout: Layout) -> Health:
-    """Look as a user who may read the state directory and not write to it."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_another_user_is_refused_before_the_store_is_opened(layout: Layout) -> None:
+    os.chown(layout.state, 65534, 65534)
     for path in layout.state.glob("agent.sqlite-*"):
-        path.chmod(0o644)
-    if os.geteuid() != 0:
-        return look(layout, NOW)
-    os.seteuid(65534)
-    try:
-        return look(layout, NOW)
-    finally:
-        os.seteuid(0)
-
-
-def test_a_user_who_may_only_read_sees_the_same(shared: Layout) -> None:
-    assert rules(look_as_reader(shared)) == set()
-    assert not list(shared.state.glob("agent.sqlite-*"))
-    shared.state.chmod(0o755)
-    with opened(shared) as connection:  # in use: what is only in the WAL is seen as well
-        work.admit(connection, origin="o", session="s", prompt="?", now=NOW)
-        shared.state.chmod(0o555)
-        assert look_as_reader(shared).work["READY"] == 1
-        shared.state.chmod(0o755)
-
-
-def test_a_store_that_changes_while_it_is_read_at_rest_is_not_believed(
-    shared: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = iter(range(100))
-    monkeypatch.setattr(health, "_at_rest", lambda _path: (1, next(sizes), 1))
+        path.unlink()
     with pytest.raises(Refused) as caught:
-        look_as_reader(shared)
-    assert caught.value.code == "store_unreadable"
+        look(layout, NOW)
+    assert caught.value.code == "other_user"
+    assert not list(layout.state.glob("agent.sqlite-*"))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,10 @@ Everything of the store is read in one transaction, so the numbers belong togeth
 file is made, and no lock is taken that the service could meet.
 """
 
-import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
 
 from pydantic import BaseModel
 
@@ -19,6 +16,7 @@ from standfast.authority import Operations, agrees, host_identity, operations, r
 from standfast.clock import rfc3339
 from standfast.errors import Refused
 from standfast.layout import Layout, running_release
+from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import understood
 from standfast.store import open_readonly, schema_versions
 
@@ -30,8 +28,6 @@ SENDING_SECONDS = 60
 """A report still sending so long after it was written needs attention; before, it is on its way."""
 
 STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
-
-_ATTEMPTS = 5
 
 
 class Attention(BaseModel):
@@ -126,10 +122,13 @@ class Health(BaseModel):
 def look(layout: Layout, now: float) -> Health:
     """The health of the instance at `now` (epoch seconds).
 
-    Raises Refused: `store_absent`, `store_foreign`, `not_initialised`, `schema_differs`; `store_unreadable`
-    when this user cannot read the store at all.
+    Raises Refused: `state_absent`, `other_user`, `store_absent`, `store_foreign`, `not_initialised`,
+    `schema_differs`.
     """
-    return _read(layout.database, lambda connection: _look(connection, layout, now))
+    refuse_other_user(layout)  # even reading makes a -shm file, and another user's would lock the service out
+    with closing(open_readonly(layout.database)) as connection:
+        connection.execute("BEGIN")  # one snapshot for all that is said
+        return _look(connection, layout, now)
 
 
 def _look(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
@@ -338,55 +337,3 @@ def _notes(health: Health) -> list[str]:
     if health.last_backup is None:
         notes.append("there is no backup yet")
     return notes
-
-
-def _read[T](database: Path, query: Callable[[sqlite3.Connection], T]) -> T:
-    """`query` in one read transaction, also for a user who may not write beside the database.
-
-    Such a user cannot read a store in WAL mode while no process has it open, because reading would have to
-    make its -shm file. Then the file is read as it lies, which is right as long as nobody opens it
-    meanwhile: that is looked for before and after, and read again if so.
-    """
-    for _ in range(_ATTEMPTS):
-        try:
-            with closing(open_readonly(database)) as connection:
-                connection.execute("BEGIN")
-                return query(connection)
-        except (sqlite3.OperationalError, Refused) as error:
-            if not _wants_to_write(error) or not database.exists():
-                raise
-        before = _at_rest(database)
-        if before is None:
-            continue  # a process has it open now: the first way works again
-        try:
-            with closing(_open_at_rest(database)) as connection:
-                found = query(connection)
-        except sqlite3.DatabaseError:
-            if _at_rest(database) == before:
-                raise
-            continue
-        if _at_rest(database) == before:
-            return found
-    raise Refused(
-        "store_unreadable",
-        "this user cannot read the store",
-        observed=f"{database} as uid {os.geteuid()}",
-        remedy="run it as the service user",
-    )
-
-
-def _wants_to_write(error: BaseException) -> bool:
-    cause = error if isinstance(error, sqlite3.OperationalError) else error.__cause__
-    code = cause.sqlite_errorcode & 0xFF if isinstance(cause, sqlite3.OperationalError) else None
-    return code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
-
-
-def _at_rest(database: Path) -> tuple[int, int, int] | None:
-    if os.path.lexists(f"{database}-wal") or not os.access(database, os.R_OK):
-        return None
-    found = database.stat()
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _open_at_rest(database: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(database))}?mode=ro&immutable=1", uri=True, autocommit=True)
