@@ -37,7 +37,7 @@ def opened(layout: Layout) -> closing[Store]:
 
 def rules(found: Health) -> set[str]:
     assert found.ok == (not found.attention)
-    return {told.rule for told in found.attention} - {"service_down"}
+    return {str(told.rule) for told in found.attention} - {"service_down"}
 
 
 def ask(layout: Layout, at: float) -> str:
