@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import images
 import yaml
 from bundle import content_digest, file_digest
-from sandbox import CHECKOUT, LABEL, PREFIX, RUNTIME, SandboxError, clean, enter, podman
+from sandbox import CHECKOUT, LABEL, PREFIX, RUNTIME, SandboxError, clean, enter, podman, remove_containers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -309,8 +309,9 @@ def _images(_: Group, options: argparse.Namespace) -> None:
 
 
 def _clean(*_: object) -> None:
-    clean()
+    remove_containers()
     remove_installed_images()
+    clean()
 
 
 VERBS: dict[str, Callable[[Group, argparse.Namespace], None]] = {

@@ -265,13 +265,17 @@ def podman(*arguments: str, check: bool = True, timeout: float = 120) -> subproc
     return done
 
 
+def remove_containers() -> None:
+    for container in podman("ps", "--all", "--quiet", "--filter", f"label={LABEL}").stdout.split():
+        podman("rm", "--force", "--time", "0", "--volumes", container)
+
+
 def clean() -> None:
     """Remove this checkout's containers and networks and end its holder; images stay, keyed by content."""
     if os.geteuid() == 0 and not shutil.which("podman"):
         return
     enter()
-    for container in podman("ps", "--all", "--quiet", "--filter", f"label={LABEL}").stdout.split():
-        podman("rm", "--force", "--time", "0", "--volumes", container)
+    remove_containers()
     for network in podman("network", "ls", "--quiet", "--filter", f"label={LABEL}").stdout.split():
         podman("network", "rm", "--force", network)
     keeper = _recorded_holder()
