@@ -10,6 +10,7 @@ runs in two clones of the repository never meet.
 
     sandbox.py run COMMAND [ARGUMENT...]   run a command (as root) where containers work
     sandbox.py clean                       remove this checkout's containers and networks, end the holder
+    sandbox.py settle                      end the holder if no container of this checkout is left
 """
 
 from __future__ import annotations
@@ -278,6 +279,17 @@ def clean() -> None:
     remove_containers()
     for network in podman("network", "ls", "--quiet", "--filter", f"label={LABEL}").stdout.split():
         podman("network", "rm", "--force", network)
+    _end()
+
+
+def settle() -> None:
+    """After a test run: end the holder, unless hosts of this checkout are left (another run's, or kept)."""
+    enter()
+    if not podman("ps", "--all", "--quiet", "--filter", f"label={LABEL}").stdout.split():
+        _end()
+
+
+def _end() -> None:
     keeper = _recorded_holder()
     if keeper and keeper.alive():
         os.kill(keeper.pid, signal.SIGTERM)
@@ -292,6 +304,8 @@ def main(arguments: list[str]) -> int:
                 os.execvp(command[0], command)
             case ["clean"]:
                 clean()
+            case ["settle"]:
+                settle()
             case _:
                 print(__doc__, file=sys.stderr)
                 return 2
