@@ -689,8 +689,10 @@ def check_ownership(checks: Checks, request: Json, found: Json) -> None:
     ours = {"instance": instance, "user": user, "root": root}
     identity = found["identity"]
     others = identity if identity is None else {key: identity.get(key) for key in ours}
-    strange = os.path.isdir(root) and identity is None and bool(os.listdir(root))
     claimed = found["registered"] or ours
+    # A run that died while it made or removed the root leaves it registered as ours.
+    unmarked = identity is None and found["registered"] is None
+    strange = unmarked and os.path.isdir(root) and bool(os.listdir(root))
     if others not in (None, ours):
         observed, bad = f"{root}/instance.json says {json.dumps(others, sort_keys=True)}", True
     elif strange:
