@@ -75,12 +75,12 @@ def take_next(
 ) -> Claim | None:
     """``claim_next`` inside the caller's write transaction."""
     _check(owner, lease)
-    found = markers.read(marker)
-    if found is None:
+    epoch = markers.read_epoch(marker)
+    if epoch is None:
         return None
     row = connection.execute(
         _TAKE_OLDEST,
-        {"owner": owner, "epoch": found.epoch, "now": now, "lease": lease, "longest": MAX_LEASE},
+        {"owner": owner, "epoch": epoch, "now": now, "lease": lease, "longest": MAX_LEASE},
     ).fetchone()
     return None if row is None else Claim(*row)
 
@@ -95,11 +95,11 @@ def claim_own(
     """
     _check(owner, lease)
     with immediate(connection, "claim_own"):
-        found = markers.read(marker)
+        epoch = markers.read_epoch(marker)
         control = connection.execute("SELECT epoch FROM operations WHERE id = 1 AND paused = 0").fetchone()
-        if found is None or control is None or found.epoch != control[0]:
+        if epoch is None or control is None or epoch != control[0]:
             return []
-        values = {"owner": owner, "epoch": found.epoch, "now": now, "lease": lease}
+        values = {"owner": owner, "epoch": epoch, "now": now, "lease": lease}
         rows = connection.execute(_OWN, values).fetchall()
         return [Claim(*connection.execute(_TAKE, values | {"seq": row[0]}).fetchone()) for row in rows]
 

@@ -53,28 +53,25 @@ _INDEXES = (
     "CREATE INDEX work_delegated ON work (parent) WHERE parent IS NOT NULL",
 )
 
-# A generation belongs to one claim, for ever: it never falls, and RUNNING is only entered at a higher one.
-_GENERATION_RISES = """
-CREATE TRIGGER work_generation_rises BEFORE UPDATE ON work
+# The rules that hold whatever the code believes. A generation belongs to one claim, for ever: it never falls,
+# and RUNNING is only entered at a higher one. A session has one live claim. DONE work may still be canceled,
+# to stop its children; nothing else leaves an end. One trigger: each one costs every claim some microseconds.
+_RULES = """
+CREATE TRIGGER work_rules BEFORE UPDATE OF status, generation, owner, epoch ON work
 WHEN NEW.generation < OLD.generation
   OR (NEW.status = 'RUNNING' AND NEW.generation = OLD.generation
       AND (OLD.status <> 'RUNNING' OR NEW.owner IS NOT OLD.owner OR NEW.epoch IS NOT OLD.epoch))
-BEGIN SELECT RAISE(ABORT, 'a generation must rise with every claim'); END
-"""
-
-_ONE_PER_SESSION = """
-CREATE TRIGGER work_one_per_session BEFORE UPDATE OF status ON work
-WHEN NEW.status = 'RUNNING' AND OLD.status <> 'RUNNING' AND EXISTS (
-    SELECT 1 FROM work WHERE status = 'RUNNING' AND session = NEW.session)
-BEGIN SELECT RAISE(ABORT, 'a session has one live claim'); END
-"""
-
-# DONE work may still be canceled, to stop its children; nothing else leaves an end.
-_END_IS_AN_END = """
-CREATE TRIGGER work_end_is_an_end BEFORE UPDATE OF status ON work
-WHEN (OLD.status = 'DONE' AND NEW.status NOT IN ('DONE', 'CANCELED'))
+  OR (NEW.status = 'RUNNING' AND OLD.status <> 'RUNNING' AND EXISTS (
+      SELECT 1 FROM work WHERE status = 'RUNNING' AND session = NEW.session))
+  OR (OLD.status = 'DONE' AND NEW.status NOT IN ('DONE', 'CANCELED'))
   OR (OLD.status IN ('CANCELED', 'REJECTED') AND NEW.status <> OLD.status)
-BEGIN SELECT RAISE(ABORT, 'finished work does not start again'); END
+BEGIN
+    SELECT RAISE(ABORT, 'finished work does not start again')
+     WHERE OLD.status IN ('DONE', 'CANCELED', 'REJECTED') AND NEW.status <> OLD.status;
+    SELECT RAISE(ABORT, 'a generation must rise with every claim')
+     WHERE NEW.generation <= OLD.generation;
+    SELECT RAISE(ABORT, 'a session has one live claim');
+END
 """
 
 _NOT_DELETED = """
@@ -113,9 +110,7 @@ COMPONENT = Component(
             _OPERATIONS,
             _WORK,
             *_INDEXES,
-            _GENERATION_RISES,
-            _ONE_PER_SESSION,
-            _END_IS_AN_END,
+            _RULES,
             _NOT_DELETED,
             _COUNTS,
             _COUNTS_ROWS,

@@ -44,8 +44,7 @@ def operations(connection: sqlite3.Connection) -> Operations:
 
 def agrees(connection: sqlite3.Connection, marker: Path) -> bool:
     """Whether the marker file names the database's epoch; False too when it cannot be read."""
-    found = markers.read(marker)
-    return found is not None and found.epoch == operations(connection).epoch
+    return markers.read_epoch(marker) == operations(connection).epoch
 
 
 def initialise(connection: sqlite3.Connection, layout: Layout, now: float, host: str | None = None) -> bool:
@@ -80,7 +79,7 @@ def resume(connection: sqlite3.Connection, marker: Path, reason: str, now: float
         raise Refused(
             "marker_disagrees",
             "the marker does not name the database's epoch",
-            observed=f"{marker}: {getattr(markers.read(marker), 'epoch', 'unavailable')}",
+            observed=f"{marker}: {markers.read_epoch(marker) or 'unavailable'}",
             remedy="the end of an era was cut short, or this is a copy: adopt the state directory first",
         )
     return _set_paused(connection, paused=False, reason=reason, now=now)

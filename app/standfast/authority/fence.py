@@ -84,7 +84,7 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
     identity of the claim is that of a RUNNING row whose lease ends strictly later than now; delegated work
     has its deadline strictly ahead and a parent that is not canceled.
     """
-    found = markers.read(marker)
+    found = markers.read_epoch(marker)
     if found is None:
         raise StaleClaim(MARKER_UNAVAILABLE)
     row = connection.execute(
@@ -103,7 +103,7 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
     if row is None:
         raise StaleClaim(PAUSED_OR_REPLACED)
     epoch, paused, work, parent, deadline, parent_status = row
-    if paused or not found.epoch == epoch == claim.epoch:
+    if paused or not found == epoch == claim.epoch:
         raise StaleClaim(PAUSED_OR_REPLACED)
     if work is None:
         raise StaleClaim(SUPERSEDED)

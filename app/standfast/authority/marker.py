@@ -28,18 +28,29 @@ class Marker:
 
 def read(path: Path) -> Marker | None:
     """The marker at ``path``, or None when it is missing, unreadable, empty or not text."""
+    text = _text(path)
+    if text is None:
+        return None
+    epoch, _, rest = text.partition("\n")
+    return Marker(epoch=epoch, host=rest.partition("\n")[0]) if epoch.strip() else None
+
+
+def read_epoch(path: Path) -> str | None:
+    """The epoch alone, as ``read`` would give it; this is done for every write."""
+    text = _text(path)
+    epoch = "" if text is None else text.partition("\n")[0]
+    return epoch if epoch.strip() else None
+
+
+def _text(path: Path) -> str | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            text = os.read(descriptor, _LONGEST).decode("ascii")
+            return os.read(descriptor, _LONGEST).decode("ascii")
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return None
-    epoch, _, rest = text.partition("\n")
-    if not epoch.strip():
-        return None
-    return Marker(epoch=epoch, host=rest.partition("\n")[0])
 
 
 def write(path: Path, marker: Marker) -> None:

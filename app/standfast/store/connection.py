@@ -74,8 +74,12 @@ def immediate(connection: sqlite3.Connection, boundary: str = "transaction") -> 
     """
     if _is_open(connection):
         raise RuntimeError("a write transaction is already open; transactions do not nest")
-    with busy_is_typed():
+    try:
         connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise _busy() from error
+        raise
     try:
         yield
         triggers.reach(f"{boundary}.before_commit")
@@ -91,17 +95,10 @@ def _is_open(connection: sqlite3.Connection) -> bool:
     return connection.in_transaction
 
 
-@contextmanager
-def busy_is_typed() -> Iterator[None]:
-    """Turn SQLite's busy error into StoreBusy."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if is_busy(error):
-            raise StoreBusy(
-                f"another process held the store's write lock for {BUSY_SECONDS:g} s; nothing was written"
-            ) from error
-        raise
+def _busy() -> StoreBusy:
+    return StoreBusy(
+        f"another process held the store's write lock for {BUSY_SECONDS:g} s; nothing was written"
+    )
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
@@ -155,10 +152,11 @@ def _prepare(connection: Store, path: Path, *, create: bool) -> None:
 def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
     try:
         _refuse_fragment(path)
-        with busy_is_typed():
-            refuse_foreign(connection, create=create)
+        refuse_foreign(connection, create=create)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN:
+            if is_busy(error):
+                raise _busy() from error
             raise
         raise Refused(
             "store_foreign",
