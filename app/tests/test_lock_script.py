@@ -7,8 +7,10 @@ import lock
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRA = '[project.optional-dependencies]\nlive = ["x"]\n[project.scripts]'
-LOCKS = {"requirements.lock", "requirements-dev.lock", "requirements-newest.lock"}
+EXTRAS = "[project.optional-dependencies]\n"
+OPTIONAL = {"requirements-live.lock", "requirements-supplier.lock"}
+INSTALLED = {"requirements.lock", "requirements-dev.lock"} | OPTIONAL
+ALL = INSTALLED | {"requirements-newest.lock"}
 
 
 @pytest.fixture
@@ -38,11 +40,12 @@ def test_our_locks_are_in_step(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ('"tzdata",', '"tzdata>=2025",', {"requirements.lock", "requirements-dev.lock"}),
+        ('"tzdata",', '"tzdata>=2025",', INSTALLED),
         ('"pytest",', "", {"requirements-dev.lock"}),
         ('"ansible-core>=2.21"', '"ansible-core>=2.22"', {"requirements-newest.lock"}),
-        ('requires-python = ">=3.12"', 'requires-python = ">=3.13"', LOCKS),
-        ("[project.scripts]", EXTRA, {"requirements-live.lock"}),
+        ('requires-python = ">=3.12"', 'requires-python = ">=3.13"', ALL),
+        (EXTRAS, f'{EXTRAS}other = ["x"]\n', {"requirements-other.lock", "requirements-dev.lock"}),
+        ('"uvicorn>=', '"uvicorn>=0,>=', {"requirements-supplier.lock", "requirements-dev.lock"}),
         ('description = "An', 'description = "Another', set()),
     ],
 )  # fmt: skip
@@ -53,14 +56,33 @@ def test_what_was_not_locked_again_is_named(
     assert behind(tree, capsys) == named
 
 
-def test_the_development_lock_follows_the_base_lock(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_other_lock_follows_the_base_lock(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(tree, "requirements.lock", "tzdata==", "tzdata==1")
+    assert behind(tree, capsys) == INSTALLED - {"requirements.lock"}
+
+
+def test_the_development_lock_follows_the_extras(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(tree, "requirements-supplier.lock", "starlette==", "starlette==1")
     assert behind(tree, capsys) == {"requirements-dev.lock"}
+
+
+def test_tests_run_what_a_release_with_extras_holds() -> None:
+    def pins(name: str) -> set[str]:
+        lines = (ROOT / name).read_text().splitlines()
+        return {line.split(" ")[0] for line in lines if "==" in line and not line.startswith((" ", "#"))}
+
+    for name in OPTIONAL:
+        assert pins("requirements.lock") < pins(name) < pins("requirements-dev.lock")
 
 
 def test_a_missing_lock_is_named(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tree / "requirements-newest.lock").unlink()
     assert behind(tree, capsys) == {"requirements-newest.lock"}
+
+
+def test_a_missing_extra_s_lock_is_named(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tree / "requirements-live.lock").unlink()
+    assert behind(tree, capsys) == {"requirements-live.lock", "requirements-dev.lock"}
 
 
 def test_a_lock_that_cannot_be_made_is_told(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,8 @@ class Lock:
     python: str
     requirements: tuple[str, ...]
     sources: tuple[str, ...]
-    constrained: bool = True
-    """Whether it keeps to the versions of the base lock, so that tests run what a release holds."""
+    follows: tuple[str, ...] = ()
+    """The locks whose versions it keeps to, so that tests run what a release holds."""
 
 
 def locks(root: Path) -> list[Lock]:
@@ -41,20 +41,24 @@ def locks(root: Path) -> list[Lock]:
     extras = found["project"].get("optional-dependencies", {})
     groups = found["dependency-groups"]
     whole = ("pyproject.toml",)
-    return [
-        Lock(BASE, python, tuple(base), whole, constrained=False),
-        *(
-            Lock(f"requirements-{extra}.lock", python, (*base, *extras[extra]), ("--extra", extra, *whole))
-            for extra in sorted(extras)
-        ),
-        Lock("requirements-dev.lock", python, (*base, *groups["dev"]), ("--group", "dev", *whole)),
+    optional = [
         Lock(
-            "requirements-newest.lock",
+            f"requirements-{extra}.lock", python, (*base, *extras[extra]), ("--extra", extra, *whole), (BASE,)
+        )
+        for extra in sorted(extras)
+    ]
+    developed = [*base, *(line for extra in sorted(extras) for line in extras[extra]), *groups["dev"]]
+    return [
+        Lock(BASE, python, tuple(base), whole),
+        *optional,
+        Lock(
+            "requirements-dev.lock",
             python,
-            tuple(groups["newest"]),
-            ("--group", "newest"),
-            constrained=False,
+            tuple(developed),
+            ("--all-extras", "--group", "dev", *whole),
+            (BASE, *(lock.name for lock in optional)),
         ),
+        Lock("requirements-newest.lock", python, tuple(groups["newest"]), ("--group", "newest")),
     ]
 
 
@@ -63,9 +67,13 @@ def mark(root: Path, lock: Lock) -> str:
     inputs = {
         "python": lock.python,
         "requirements": sorted(lock.requirements),
-        "base": (root / BASE).read_text("utf-8") if lock.constrained else None,
+        "follows": [_text(root / name) for name in lock.follows],
     }
     return f"{MARK}{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}\n"
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text("utf-8") if path.is_file() else None
 
 
 def in_step(root: Path, lock: Lock) -> bool:
@@ -81,7 +89,7 @@ def write(root: Path, lock: Lock, *, upgrade: bool) -> None:
         *(Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet", "--no-config", "--no-header"),
         *("--universal", "--generate-hashes", "--python-version", lock.python),
         *(("--upgrade",) if upgrade else ()),
-        *(("--constraint", BASE) if lock.constrained else ()),
+        *(option for name in lock.follows for option in ("--constraint", name)),
         *("--output-file", lock.name, *lock.sources),
     ]
     subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)

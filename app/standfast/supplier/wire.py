@@ -155,7 +155,7 @@ class Answer(_Response):
 
 
 class FaultSwitch(_Request):
-    """Let the next ``times`` requests to one endpoint fail in one way; replaces the endpoint's earlier switch.
+    """Let the next ``times`` requests to one endpoint fail in one way; replaces its earlier switch.
 
     ``drop_before_accept`` closes the connection and does nothing; ``drop_after_accept`` does the work, then
     closes it; ``delay`` holds the request back for ``seconds``, then does the work (also when the client has
