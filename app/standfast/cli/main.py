@@ -58,6 +58,7 @@ COMMANDS: dict[str, str] = {
     "env": "The operator's environment file.",
     "receipt": "Operation receipts: record, list, show, verify.",
     "release": "Build, verify and seal releases.",
+    "supplier": "The supplier stand-in, a process of its own.",
     "schema": "The JSON Schema of what a command prints.",
 }
 """Command -> summary; the module `standfast.cli.<command>` holds its `app`. Loaded only when it is called."""
