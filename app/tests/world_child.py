@@ -4,12 +4,16 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from world import COMPONENTS, HOST, START
 
 from standfast import authority, work
 from standfast.clock import Clock
+from standfast.errors import StoreBusy
 from standfast.layout import Layout
 from standfast.store import Component, Store, immediate, open_store, triggers
 
@@ -36,9 +40,23 @@ def drain(state: str, owner: str) -> None:
     """Claim and finish until nothing is left; print each claim."""
     layout = Layout(Path(state))
     connection, clock = opened(layout), Clock()
-    while claim := authority.claim_next(connection, owner=owner, now=clock.now(), marker=layout.marker):
-        work.finish(connection, claim, "DONE", report="done", clock=clock, marker=layout.marker)
-        print(claim.work, claim.generation)
+
+    def claim() -> authority.Claim | None:
+        return authority.claim_next(connection, owner=owner, now=clock.now(), marker=layout.marker)
+
+    def finish(held: authority.Claim) -> work.Finished:
+        return work.finish(connection, held, "DONE", report="done", clock=clock, marker=layout.marker)
+
+    while held := patiently(claim):
+        patiently(partial(finish, held))
+        print(held.work, held.generation)
+
+
+def patiently[T](action: Callable[[], T]) -> T:
+    """SQLite's lock is not fair: one of eight restless writers may meet the typed error; it tries again."""
+    while True:
+        with suppress(StoreBusy):
+            return action()
 
 
 def fire(state: str, begin: str, end: str) -> None:
