@@ -1,11 +1,12 @@
 """Every component of the store, in the order in which their tables refer to each other."""
 
 from standfast.authority import COMPONENT as AUTHORITY
+from standfast.orders.component import COMPONENT as ORDERS
 from standfast.shop.schema import COMPONENT as SHOP
 from standfast.store import Component
 from standfast.work import COMPONENT as WORK
 
-COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, SHOP)
+COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, ORDERS, SHOP)
 
 
 def understood() -> dict[str, int]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from standfast.agent import Limits
 from standfast.errors import BadInput, ConfigurationInvalid
+from standfast.orders.policy import Policy
 from standfast.work import cron as crons
 
 MAX_BYTES = 1024 * 1024
@@ -104,6 +105,27 @@ class IntakeLimits(_Table):
     pending: Annotated[int, Field(ge=1, le=100_000)] = 20
 
 
+class Spending(_Table):
+    """What may be bought, and for how much. Without this table nothing may."""
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    target: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    """The supplier's name, part of what an approval covers."""
+    ceiling_cents: Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+    """The most that is reserved, or was spent on one UTC day, at any moment."""
+    allowance_cents: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
+    """How much of it a day's orders may use without an operator's approval."""
+
+
+class Operators(_Table):
+    """Who may approve."""
+
+    allowed: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.@-]{0,63}$")], ...],
+        Field(max_length=100, strict=False),
+    ] = ()
+
+
 class ShopConfig(_Table):
     """A whole ``shop.toml``."""
 
@@ -113,6 +135,8 @@ class ShopConfig(_Table):
     product: Annotated[tuple[Product, ...], Field(min_length=1, max_length=200, strict=False)]
     limits: TurnLimits = TurnLimits()
     intake: IntakeLimits = IntakeLimits()
+    spending: Spending | None = None
+    operators: Operators = Operators()
 
     @model_validator(mode="after")
     def _skus_are_unique(self) -> "ShopConfig":
@@ -120,6 +144,19 @@ class ShopConfig(_Table):
         if twice := sorted({sku for sku in skus if skus.count(sku) > 1}):
             raise ValueError(f"product.sku: {', '.join(twice)} is there twice")
         return self
+
+    @property
+    def policy(self) -> Policy:
+        """The rules for spending; without a spending table they allow nothing."""
+        if self.spending is None:
+            return Policy(operators=self.operators.allowed)
+        return Policy(
+            currency=self.spending.currency,
+            target=self.spending.target,
+            ceiling_cents=self.spending.ceiling_cents,
+            allowance_cents=self.spending.allowance_cents,
+            operators=self.operators.allowed,
+        )
 
     def find(self, sku: str) -> Product | None:
         """The catalogue's line for a sku, or None."""

@@ -2,11 +2,11 @@
 
 import re
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from standfast import orders
 from standfast.errors import BadInput, Refused
 from standfast.shop.config import MAX_STOCK, ShopConfig
 from standfast.store import immediate
@@ -45,7 +45,7 @@ class StockEvent:
 def positions(connection: sqlite3.Connection, config: ShopConfig) -> list[Position]:
     """Every product of the catalogue, in its order."""
     on_hand = dict(connection.execute("SELECT sku, sum(delta) FROM stock_events GROUP BY sku").fetchall())
-    on_order = _on_order(connection)
+    on_order = orders.on_order(connection)
     return [
         Position(
             sku=product.sku,
@@ -61,11 +61,6 @@ def positions(connection: sqlite3.Connection, config: ShopConfig) -> list[Positi
         )
         for product in config.product
     ]
-
-
-def _on_order(_connection: sqlite3.Connection) -> Mapping[str, int]:
-    """Units of confirmed orders per sku. There are no orders yet, so nothing is on order."""
-    return {}
 
 
 def adjust(
@@ -101,6 +96,16 @@ def insert(connection: sqlite3.Connection, event: StockEvent, *, now: float) -> 
     )
 
 
+def receive(connection: sqlite3.Connection, order: orders.Order, now: float) -> None:
+    """Put a delivered order's units into the stock, inside the caller's transaction.
+
+    The event's identity is the order's own, so that no delivery counts twice. Raises Refused as ``adjust``.
+    """
+    event = StockEvent(f"delivery:{order.id}", order.sku, order.quantity, "delivery of an order")
+    if _is_new(connection, event):
+        insert(connection, event, now=now)
+
+
 def opening_events(connection: sqlite3.Connection, config: ShopConfig) -> list[StockEvent]:
     """The opening events of products that have none yet. A later edit of opening_stock changes nothing."""
     present = {row[0] for row in connection.execute("SELECT id FROM stock_events WHERE id LIKE 'opening:%'")}
@@ -114,8 +119,9 @@ def opening_events(connection: sqlite3.Connection, config: ShopConfig) -> list[S
 def _validate(event: StockEvent) -> None:
     if not _EVENT_ID.fullmatch(event.id):
         raise BadInput("event id: 1 to 100 of letters, digits and : . _ -, beginning with a letter or digit")
-    if event.id.startswith("opening:"):
-        raise BadInput("event id: the prefix opening: belongs to `standfast init`")
+    for prefix, owner in (("opening:", "init"), ("delivery:", "order deliver")):
+        if event.id.startswith(prefix):
+            raise BadInput(f"event id: the prefix {prefix} belongs to `standfast {owner}`")
     if not event.delta or abs(event.delta) > MAX_STOCK:
         raise BadInput(f"delta: a whole number other than 0, within {MAX_STOCK} either way")
     if not event.reason.strip() or not event.reason.isprintable() or len(event.reason) > MAX_REASON:

@@ -33,12 +33,16 @@ def observe(connection: sqlite3.Connection, claim: Claim, message: str, *, clock
     if size > MESSAGE_BYTES:
         raise BadInput(f"message: {size} bytes of UTF-8 is over the bound of {MESSAGE_BYTES}")
     with fenced(connection, claim, clock, marker, "observe") as now:
-        row = connection.execute(
-            "INSERT INTO transcript (work, generation, message, written_at)"
-            " VALUES (?, ?, ?, ?) RETURNING seq",
-            (claim.work, claim.generation, message, now),
-        ).fetchone()
-        return int(row[0])
+        return append(connection, claim, message, now)
+
+
+def append(connection: sqlite3.Connection, claim: Claim, message: str, now: float) -> int:
+    """``observe`` inside the caller's fenced transaction, for a message that is one with another write."""
+    row = connection.execute(
+        "INSERT INTO transcript (work, generation, message, written_at) VALUES (?, ?, ?, ?) RETURNING seq",
+        (claim.work, claim.generation, message, now),
+    ).fetchone()
+    return int(row[0])
 
 
 def transcript(connection: sqlite3.Connection, work: str) -> list[TranscriptRow]:

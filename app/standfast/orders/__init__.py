@@ -1,0 +1,115 @@
+"""Orders: proposed by work, approved by people, sent once, settled only by proof.
+
+A draft becomes an order by an operator's approval of its exact digest; the money is reserved with it. SENDING
+is committed before a request leaves. What is neither accepted nor refused for certain is UNKNOWN, keeps its
+reservation, and is found out by asking the supplier about its operation id.
+"""
+
+from standfast.orders.approvals import Approved, Revoked, approve, expire, revoke
+from standfast.orders.book import (
+    OPEN,
+    STATUSES,
+    Approval,
+    Order,
+    Spending,
+    Step,
+    approvals_of,
+    counts,
+    history_of,
+    list_orders,
+    live_approval,
+    on_order,
+    open_orders,
+    orders_of,
+    show_order,
+    spending,
+    stuck_orders,
+    with_digest,
+)
+from standfast.orders.client import (
+    Absent,
+    Accepted,
+    Declined,
+    HttpSupplier,
+    Supplier,
+    SupplierAccess,
+    SupplierAccount,
+    SupplierUnavailable,
+    Unclear,
+    connect,
+)
+from standfast.orders.component import COMPONENT
+from standfast.orders.era import PAUSED
+from standfast.orders.evidence import Recorded, deliver, resolve
+from standfast.orders.intent import Intent, money, order_id
+from standfast.orders.policy import LONGEST_APPROVAL, POLICY_OPERATOR, Policy
+from standfast.orders.proposals import RECORD, RESEARCH, Proposed, propose
+from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
+from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
+from standfast.orders.waiting import has_open_orders, wait, waits, wake
+
+__all__ = [
+    "COMPONENT",
+    "LONGEST_APPROVAL",
+    "OPEN",
+    "PAUSED",
+    "POLICY_OPERATOR",
+    "RECORD",
+    "RESEARCH",
+    "STATUSES",
+    "Absent",
+    "Accepted",
+    "Approval",
+    "Approved",
+    "Attempt",
+    "Declined",
+    "HttpSupplier",
+    "Intent",
+    "Order",
+    "Policy",
+    "Proposed",
+    "Reconciled",
+    "Recorded",
+    "Revoked",
+    "Spending",
+    "Step",
+    "Supplier",
+    "SupplierAccess",
+    "SupplierAccount",
+    "SupplierUnavailable",
+    "Unclear",
+    "approvals_of",
+    "approve",
+    "begin",
+    "connect",
+    "counts",
+    "deliver",
+    "due",
+    "expire",
+    "give_up_waiting",
+    "has_open_orders",
+    "history_of",
+    "list_orders",
+    "live_approval",
+    "may_send_again",
+    "money",
+    "on_order",
+    "open_orders",
+    "order_id",
+    "orders_of",
+    "propose",
+    "reconcile",
+    "resolve",
+    "revoke",
+    "send",
+    "sendable",
+    "settle",
+    "show_order",
+    "spending",
+    "stuck_orders",
+    "transmit",
+    "wait",
+    "waits",
+    "wake",
+    "with_digest",
+]

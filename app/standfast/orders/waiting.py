@@ -1,0 +1,68 @@
+"""Work that waits for its orders is BLOCKED, and wakes when there is something to do for it, not before."""
+
+import sqlite3
+from pathlib import Path
+
+from standfast.authority import Claim, fenced
+from standfast.clock import Clock
+from standfast.orders.book import OPEN
+from standfast.orders.era import current_epoch
+from standfast.store import immediate
+
+FIRST_WAIT = 30.0
+LONGEST_WAIT = 1800.0
+"""Seconds before work whose order could not be sent is taken up again: doubled up to the longest."""
+
+_MOST_DOUBLINGS = 16
+
+# Something to do: an order to send, or none open any more, so that the work can end.
+_DUE = f"""
+SELECT order_waits.work FROM order_waits JOIN work ON work.id = order_waits.work
+ WHERE work.status = 'BLOCKED' AND (next_at <= :now OR next_at > :now + :longest)
+   AND (EXISTS (SELECT 1 FROM orders WHERE orders.work = work.id AND orders.status = 'APPROVED')
+        OR NOT EXISTS (SELECT 1 FROM orders WHERE orders.work = work.id AND orders.status IN {OPEN}))
+"""  # noqa: S608 - constants
+
+
+def has_open_orders(connection: sqlite3.Connection, work: str) -> bool:
+    """Whether the work has orders that are not settled."""
+    query = f"SELECT 1 FROM orders WHERE work = ? AND status IN {OPEN}"  # noqa: S608 - constants
+    return connection.execute(query, (work,)).fetchone() is not None
+
+
+def waits(connection: sqlite3.Connection, work: str) -> bool:
+    """Whether the work has said all it had to say and only follows its orders now."""
+    return connection.execute("SELECT 1 FROM order_waits WHERE work = ?", (work,)).fetchone() is not None
+
+
+def wait(
+    connection: sqlite3.Connection, claim: Claim, *, clock: Clock, marker: Path, back_off: bool = False
+) -> None:
+    """Record that the claim's work waits for its orders from now on; end the claim as BLOCKED next.
+
+    ``back_off``: something could not be done now, so that it is tried later, and later each time. Raises
+    StaleClaim.
+    """
+    with fenced(connection, claim, clock, marker, "wait") as now:
+        row = connection.execute("SELECT looks FROM order_waits WHERE work = ?", (claim.work,)).fetchone()
+        looks = (row[0] if row else 0) + 1 if back_off else 0
+        pause = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(looks - 1, _MOST_DOUBLINGS)) if back_off else 0.0
+        connection.execute(
+            "INSERT INTO order_waits VALUES (?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET looks = excluded.looks, next_at = excluded.next_at",
+            (claim.work, looks, now + pause),
+        )
+
+
+def wake(connection: sqlite3.Connection, *, now: float, marker: Path) -> list[str]:
+    """Make BLOCKED work READY when one of its orders can be sent or all are settled. Nothing while paused."""
+    values = {"now": now, "longest": LONGEST_WAIT}
+    if connection.execute(_DUE, values).fetchone() is None:
+        return []
+    with immediate(connection, "wake"):
+        current_epoch(connection, marker)
+        due = [row[0] for row in connection.execute(_DUE, values).fetchall()]
+        connection.executemany(
+            "UPDATE work SET status = 'READY', reason = '' WHERE id = ?", [(work,) for work in due]
+        )
+        return due
