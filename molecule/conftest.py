@@ -41,7 +41,7 @@ def controller(scenario: str) -> Controller:
     return Controller(folder, Group(scenario), Path(archive) if archive else None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def runbook(scenario: str, controller: Controller) -> Callable[[str, Host], Executor]:
     """`runbook("install", agent).run("Preconditions", "Act")` runs blocks of a page as they are printed."""
 
