@@ -4,6 +4,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -140,7 +141,7 @@ def test_the_same_intent_is_accepted_once(ledger: Ledger) -> None:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_other_bytes_under_the_same_id_conflict(ledger: Ledger, changed: dict[str, object]) -> None:
+def test_other_bytes_under_the_same_id_conflict(ledger: Ledger, changed: dict[str, Any]) -> None:
     receipt, _ = ledger.order(request(), NOW)
     assert code(ledger.order, request(**changed), NOW) == "operation_conflict"
     assert ledger.export(0, 10).receipts == (receipt,)
@@ -220,7 +221,7 @@ class Accounts(RuleBasedStateMachine):
     def register(self, number: int, replaces: int | None) -> None:
         if number in self.retired:
             assert code(register, self.ledger, number, replaces) == "epoch_retired"
-        elif number != self.current and replaces != self.current:
+        elif self.current not in {number, replaces}:
             expected = "epoch_registered" if self.current else "epoch_absent"
             assert code(register, self.ledger, number, replaces) == expected
         else:
