@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = "[project.optional-dependencies]\n"
 OPTIONAL = {"requirements-live.lock", "requirements-supplier.lock"}
 INSTALLED = {"requirements.lock", "requirements-dev.lock"} | OPTIONAL
-ALL = INSTALLED | {"requirements-newest.lock"}
+ALL = INSTALLED | {"requirements-newest.lock", "requirements-bench.lock"}
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def test_our_locks_are_in_step(capsys: pytest.CaptureFixture[str]) -> None:
         ('"tzdata",', '"tzdata>=2025",', INSTALLED),
         ('"pytest",', "", {"requirements-dev.lock"}),
         ('"ansible-core>=2.21"', '"ansible-core>=2.22"', {"requirements-newest.lock"}),
+        ('"litequeue>=0.14", ', "", {"requirements-bench.lock"}),
         ('requires-python = ">=3.12"', 'requires-python = ">=3.13"', ALL),
         (EXTRAS, f'{EXTRAS}other = ["x"]\n', {"requirements-other.lock", "requirements-dev.lock"}),
         ('"uvicorn>=', '"uvicorn>=0,>=', {"requirements-supplier.lock", "requirements-dev.lock"}),

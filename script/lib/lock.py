@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "requirements.lock"
+APART = ("newest", "bench")
+"""Dependency groups with an environment of their own, which holds nothing of ours."""
 MARK = "# made by script/lock from inputs with the digest "
 
 
@@ -58,7 +60,10 @@ def locks(root: Path) -> list[Lock]:
             ("--all-extras", "--group", "dev", *whole),
             (BASE, *(lock.name for lock in optional)),
         ),
-        Lock("requirements-newest.lock", python, tuple(groups["newest"]), ("--group", "newest")),
+        *(
+            Lock(f"requirements-{group}.lock", python, tuple(groups[group]), ("--group", group))
+            for group in APART
+        ),
     ]
 
 
