@@ -40,8 +40,6 @@ __all__ = [
     "until_idle",
 ]
 
-BRIEF = 'zone = "UTC"\n'
-
 
 class HandClock(Clock):
     """A clock that the test moves: `pass_time` as time does, `step` as somebody who sets the wall clock."""
@@ -228,8 +226,12 @@ class Process:
             return self.told
 
     def ready(self) -> "Process":
-        eventually(lambda: "READY=1" in self.messages() or self.process.poll() is not None)
-        assert self.process.poll() is None, self.log
+        try:
+            eventually(lambda: "READY=1" in self.messages() or self.process.poll() is not None)
+            assert self.process.poll() is None, self.log
+        except BaseException:
+            self.__exit__()  # no `with` block has begun that would do it
+            raise
         return self
 
     def terminate(self) -> int:
@@ -241,10 +243,10 @@ class Process:
         self.process.wait()
 
     def wait(self) -> int:
-        return self.process.wait(timeout=15)
+        return self.process.wait(timeout=30)
 
 
-def eventually(true: Callable[[], bool], seconds: float = 15.0) -> None:
+def eventually(true: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait until it is true; AssertionError when it never becomes so."""
     end = time.monotonic() + seconds
     while not true():
