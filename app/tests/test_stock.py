@@ -1,11 +1,12 @@
 """Stock events have an identity of their own, and positions follow from them."""
 
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import COMPONENTS
 
@@ -128,6 +129,7 @@ def test_check_says_so_and_writes_nothing(store: sqlite3.Connection) -> None:
     assert not adjust(store, CONFIG, event, now=NOW, check=True)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_needed_is_what_is_missing_to_the_point(on_hand: int, point: int) -> None:
     config = parse(
@@ -135,10 +137,11 @@ def test_needed_is_what_is_missing_to_the_point(on_hand: int, point: int) -> Non
         .replace("opening_stock = 2", f"opening_stock = {on_hand}")
         .replace("reorder_point = 8", f"reorder_point = {point}")
     )
-    connection = sqlite3.connect(":memory:", autocommit=True)
-    connection.execute("CREATE TABLE stock_events (id, sku, delta, reason, at)")
-    for event in opening_events(connection, config):
-        insert(connection, event, now=NOW)
-    vanilla = positions(connection, config)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        connection = open_store(Path(folder) / "agent.sqlite", COMPONENTS, create=True)
+        with immediate(connection):
+            for event in opening_events(connection, config):
+                insert(connection, event, now=NOW)
+        vanilla = positions(connection, config)[0]
+        connection.close()
     assert vanilla.needed == max(0, point - on_hand)
-    connection.close()
