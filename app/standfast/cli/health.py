@@ -5,7 +5,7 @@ import time
 import typer
 
 from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, table, write
-from standfast.operations.health import Health, look
+from standfast.operations.health import Health, Spending, look
 
 app = group("How the instance is.")
 
@@ -38,6 +38,7 @@ def _render(found: Health) -> None:
             ("last finished", _finished(found)),
             ("uncertain", f"orders {found.uncertain_orders}  reports {found.uncertain_reports}"),
             ("pending approvals", found.pending_approvals),
+            ("spending", _spending(found.spending)),
             ("last backup", f"{found.last_backup.made_at}" if found.last_backup else "none"),
             ("store", "  ".join(f"{name} {version}" for name, version in found.schema_versions.items())),
             ("SQLite", found.sqlite.version),
@@ -51,6 +52,13 @@ def _render(found: Health) -> None:
         )
     for told in found.notes:
         write(f"note: {told}")
+
+
+def _spending(found: Spending) -> str:
+    return (
+        f"{found.spent_cents} cents spent and {found.reserved_cents} reserved"
+        f" of {found.ceiling_cents} on {found.day}"
+    )
 
 
 def _service(found: Health) -> str:

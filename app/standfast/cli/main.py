@@ -52,6 +52,7 @@ COMMANDS: dict[str, str] = {
     "work": "Requests: add, list, show, cancel.",
     "report": "Reports that finished work has left.",
     "schedule": "Work that comes due by the clock.",
+    "order": "Orders: list, show, approve, revoke, send, resolve, deliver.",
     "stock": "The shop's stock and its events.",
     "skill": "The text that shapes the morning brief.",
     "unit": "The systemd unit of this release.",

@@ -11,6 +11,7 @@ from pydantic import BaseModel, JsonValue
 from standfast.cli.common import EXIT_REFUSED, current, emit, examples, facts, group, printable, table, write
 from standfast.clock import rfc3339
 from standfast.operations.opening import reading, shop_config, writing
+from standfast.orders import orders_of
 from standfast.store import new_id
 from standfast.work import (
     Limits,
@@ -123,6 +124,10 @@ class WorkCanceled(BaseModel):
     status_before: str
     children: int
     """Delegated items that were canceled with it."""
+    orders_revoked: list[str]
+    """Drafts and approvals that end with it; what they reserved is free again."""
+    orders_sent: list[str]
+    """Orders that were sent before: a cancellation cannot recall them."""
 
 
 @app.command(
@@ -222,16 +227,29 @@ def cancel_(
     """Cancel work: its claim is refused from then on. What was already sent cannot be recalled."""
     context = current(ctx)
     with writing(context.layout) as connection:
+        before = {order.id for order in orders_of(connection, work) if order.status in {"DRAFT", "APPROVED"}}
         canceled = cancel(connection, work, reason=reason, now=time.time(), check=context.check)
+        after = orders_of(connection, work)
+    ended = {"DRAFT", "APPROVED", "REVOKED"} if context.check else {"REVOKED"}
     result = WorkCanceled(
         changed=canceled.changed,
         check=context.check,
         work=work,
         status_before=canceled.status_before,
         children=canceled.children,
+        orders_revoked=[order.id for order in after if order.id in before and order.status in ended],
+        orders_sent=[order.id for order in after if order.attempts and order.status != "REJECTED"],
     )
     told = ("would be canceled" if context.check else "canceled") if result.changed else "was canceled before"
-    emit(ctx, result, lambda: write(f"work {work} ({result.status_before}): {told}"))
+
+    def render() -> None:
+        write(f"work {work} ({result.status_before}): {told}")
+        for order in result.orders_revoked:
+            write(f"order {order}: {'would be revoked' if context.check else 'revoked'}")
+        for order in result.orders_sent:
+            write(f"order {order}: was sent before and cannot be recalled; see `standfast order show`")
+
+    emit(ctx, result, render)
 
 
 def _time(seconds: float | None) -> str | None:

@@ -6,12 +6,13 @@ file is made, and no lock is taken that the service could meet.
 
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel
 
-from standfast import work
+from standfast import orders, work
 from standfast.authority import Operations, agrees, host_identity, operations, refuse_other_host
 from standfast.clock import rfc3339
 from standfast.errors import Refused
@@ -25,7 +26,7 @@ READY_SECONDS = 900
 RUNNING_SECONDS = 1_800
 """A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
 SENDING_SECONDS = 60
-"""A report still sending so long after it was written needs attention; before, it is on its way."""
+"""A report or order still sending after so long needs attention; before, it is on its way."""
 
 STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
 
@@ -77,6 +78,17 @@ class LastBackup(BaseModel):
     age_seconds: float
 
 
+class Spending(BaseModel):
+    """Today's money, in cents."""
+
+    day: str
+    """The UTC day."""
+    ceiling_cents: int
+    """The ceiling under which money was last reserved; 0 before the first approval."""
+    reserved_cents: int
+    spent_cents: int
+
+
 class Sqlite(BaseModel):
     """The SQLite library of this Python."""
 
@@ -107,11 +119,12 @@ class Health(BaseModel):
     oldest_ready_seconds: float | None
     oldest_running_seconds: float | None
     uncertain_orders: int
-    """SENDING and UNKNOWN; 0 while the store has no orders."""
+    """SENDING and UNKNOWN."""
     uncertain_reports: int
     """Sending and unknown."""
     pending_approvals: int
-    """0 while the store has no orders."""
+    """Drafts that wait for an operator."""
+    spending: Spending
     last_finished: LastFinished | None
     last_backup: LastBackup | None
     service: ServiceRun | None
@@ -149,6 +162,7 @@ def _look(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
 def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
     control = operations(connection)
     waiting, counted = work.ages(connection, now), work.counts(connection)
+    open_orders = orders.counts(connection)
     health = Health(
         ok=True,
         attention=[],
@@ -164,17 +178,38 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         work={status: counted[status] for status in STATUSES},
         oldest_ready_seconds=waiting.ready,
         oldest_running_seconds=waiting.running,
-        uncertain_orders=0,
+        uncertain_orders=open_orders["SENDING"] + open_orders["UNKNOWN"],
         uncertain_reports=work.uncertain_reports(connection),
-        pending_approvals=0,
+        pending_approvals=open_orders["DRAFT"],
+        spending=_spending(orders.spending(connection, now)),
         last_finished=_last_finished(connection, now),
         last_backup=last_backup(layout.backups, now),
         service=_service(work.latest_run(connection)),
         sqlite=sqlite_facts(sqlite3.sqlite_version_info),
     )
-    stuck = work.uncertain_reports(connection, now - SENDING_SECONDS)
+    stuck = _Stuck(
+        reports=work.uncertain_reports(connection, now - SENDING_SECONDS),
+        orders=orders.stuck_orders(connection, now - SENDING_SECONDS),
+    )
     attention = _attention(health, control, layout, stuck)
     return health.model_copy(update={"ok": not attention, "attention": attention, "notes": _notes(health)})
+
+
+@dataclass(frozen=True)
+class _Stuck:
+    """What is uncertain and not just on its way."""
+
+    reports: int
+    orders: int
+
+
+def _spending(found: orders.Spending) -> Spending:
+    return Spending(
+        day=found.day,
+        ceiling_cents=found.ceiling_cents,
+        reserved_cents=found.reserved_cents,
+        spent_cents=found.spent_cents,
+    )
 
 
 def _last_finished(connection: sqlite3.Connection, now: float) -> LastFinished | None:
@@ -240,7 +275,7 @@ def sqlite_facts(version: tuple[int, int, int]) -> Sqlite:
     return Sqlite(version=text, note="has the WAL-reset defect (fixed in 3.44.6, 3.50.7 and 3.51.3)")
 
 
-def _attention(health: Health, control: Operations, layout: Layout, stuck_reports: int) -> list[Attention]:
+def _attention(health: Health, control: Operations, layout: Layout, stuck: _Stuck) -> list[Attention]:
     newer = {
         name: version
         for name, version in health.schema_versions.items()
@@ -292,16 +327,16 @@ def _attention(health: Health, control: Operations, layout: Layout, stuck_report
             "see `standfast work list` and the service's journal",
         ),
         (
-            stuck_reports > 0,
+            stuck.reports > 0,
             "uncertain_reports",
-            f"{stuck_reports} reports may or may not have arrived",
+            f"{stuck.reports} reports may or may not have arrived",
             "see `standfast report list`",
         ),
         (
-            health.uncertain_orders > 0,
+            stuck.orders > 0,
             "uncertain_orders",
-            f"{health.uncertain_orders} orders may or may not have been accepted",
-            "reconcile them with the supplier's receipts; never send them again",
+            f"{stuck.orders} orders may or may not have been accepted",
+            "the service asks the supplier about them; see `standfast order list --status UNKNOWN`",
         ),
     ]
     return [

@@ -1,7 +1,7 @@
 """The service: bounded passes over what is due, and waiting in between that costs next to nothing.
 
-A pass: schedules that are due, low-stock episodes, one claim and its turn, delivery of reports. Waiting asks
-the store one PRAGMA a second and never a model.
+A pass: schedules that are due, low-stock episodes, orders, one claim and its turn, delivery of reports.
+Waiting asks the store one PRAGMA a second and never a model.
 """
 
 import faulthandler
@@ -12,8 +12,17 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+from standfast import orders
 from standfast.agent import Model, OfflinePlanner, Status
-from standfast.authority import Claim, claim_next, claim_own, host_identity, operations, writer_lock
+from standfast.authority import (
+    Claim,
+    StaleClaim,
+    claim_next,
+    claim_own,
+    host_identity,
+    operations,
+    writer_lock,
+)
 from standfast.authority import marker as markers
 from standfast.clock import Clock
 from standfast.errors import StoreBusy
@@ -22,6 +31,7 @@ from standfast.notify import Notifier
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS
 from standfast.serve.journal import facts, to_stderr
+from standfast.serve.purchasing import Purchasing
 from standfast.serve.settings import POLL_SECONDS, Settings, load
 from standfast.serve.turn import Worker
 from standfast.serve.waiting import Stop, data_version, until_something_happens
@@ -101,7 +111,13 @@ def serve(
 class Service:
     """Passes and waiting, for one start of the service under the writer lock."""
 
-    def __init__(self, worker: Worker, notifier: Notifier, stop: Stop) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        notifier: Notifier,
+        stop: Stop,
+        supplier: orders.SupplierAccount | None = None,
+    ) -> None:
         self.passes = 0
         self.turns = 0
         self._worker = worker
@@ -114,6 +130,7 @@ class Service:
         self._owner = worker.layout.instance().instance
         self._host = host_identity()
         self._channel = Outbox(worker.layout.outbox)
+        self._purchasing = Purchasing(worker, supplier)
         self._recovered = False
         self._in_hand: Claim | None = None
         self._said = ""
@@ -178,6 +195,7 @@ class Service:
         recovered = self._recover()
         fired = self._fire()
         changed = self._watch_stock()
+        ordered = self._purchasing.one_pass()
         worked = self._turn()
         if self._stop.requested:
             return False
@@ -185,7 +203,7 @@ class Service:
         if delivered:
             log.info("delivered: %s", facts(reports=delivered))
         self._next_slot = min((s.next_slot for s in list_schedules(self._connection)), default=None)
-        return bool(recovered or fired or changed or worked or delivered)
+        return bool(recovered or fired or changed or ordered or worked or delivered)
 
     def _recover(self) -> bool:
         """Once, in the first pass that may work: close what an earlier process left RUNNING."""
@@ -200,9 +218,19 @@ class Service:
             lease=self._settings.lease,
         )
         for claim in left:
-            self._worker.close_interrupted(claim)
+            self._close(claim)
         self._recovered = True
         return bool(left)
+
+    def _close(self, claim: Claim) -> None:
+        """Work that only followed its orders goes on doing so; any other is said to be interrupted."""
+        if not orders.waits(self._connection, claim.work):
+            self._worker.close_interrupted(claim)
+            return
+        try:
+            self._purchasing.put_back(claim)
+        except StaleClaim as stale:
+            log.warning("ending refused: %s", facts(work=claim.work, reason=str(stale)))
 
     def _fire(self) -> bool:
         # The wall clock: a slot is a time of day. Each fires once, whichever way the clock is set.
@@ -235,7 +263,8 @@ class Service:
             )
         if self._in_hand is None:
             return False
-        status = self._worker.turn(self._in_hand)
+        follows = orders.waits(self._connection, self._in_hand.work)
+        status = (self._purchasing.follow if follows else self._worker.turn)(self._in_hand)
         self._in_hand = None
         self.turns += status not in {Status.STOP_REQUESTED, Status.AUTHORITY_LOST}
         return status != Status.AUTHORITY_LOST

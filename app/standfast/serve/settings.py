@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from standfast.authority import DEFAULT_LEASE
 from standfast.errors import ConfigurationInvalid
 from standfast.layout import Layout
+from standfast.orders import SupplierAccess
 from standfast.serve.journal import LEVELS
 from standfast.shop import config
 from standfast.shop.config import ShopConfig
@@ -28,6 +29,8 @@ class Settings:
     """Seconds; renewed while a turn goes on."""
     longest_wait: float
     """Seconds between two full passes at most."""
+    supplier: SupplierAccess | None = None
+    """None: nothing is bought."""
 
 
 def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float | None) -> Settings:
@@ -51,4 +54,5 @@ def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float
         model=model,
         lease=DEFAULT_LEASE,
         longest_wait=min(LONGEST_WAIT, watchdog_seconds / 3 if watchdog_seconds else LONGEST_WAIT),
+        supplier=SupplierAccess.from_environment(environment),
     )

@@ -6,11 +6,13 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from standfast import orders
 from standfast.agent import LoopResult, Model, Status, run_loop
 from standfast.agent.messages import Message
 from standfast.authority import Claim, StaleClaim, renew
 from standfast.clock import Clock
 from standfast.layout import Layout
+from standfast.operations import canary
 from standfast.serve.journal import facts
 from standfast.serve.settings import Settings
 from standfast.shop import prompts, skills
@@ -49,7 +51,14 @@ class Worker:
             "work begun: %s",
             facts(work=claim.work, generation=claim.generation, session=claim.session, subject=claim.subject),
         )
-        tools = ShopTools(self.connection, claim, self.settings.shop, self.clock, self.layout.marker)
+        tools = ShopTools(
+            self.connection,
+            claim,
+            self.settings.shop,
+            self.clock,
+            self.layout.marker,
+            purchasing=self._may_purchase(claim),
+        )
         lease = _Lease(self, claim)
         result = run_loop(
             self.model,
@@ -87,6 +96,11 @@ class Worker:
             return
         log.info("work closed after a stop: %s", facts(work=claim.work, generation=claim.generation))
 
+    def _may_purchase(self, claim: Claim) -> bool:
+        configured = self.settings.supplier is not None and self.settings.shop.spending is not None
+        # A canary shows that work gets finished; one that asked for money would wait for an operator.
+        return configured and claim.role != orders.RESEARCH and claim.session != canary.SESSION
+
     def _opening(self, claim: Claim) -> list[Message]:
         skill = skills.current(self.connection)
         return prompts.opening_messages(
@@ -115,6 +129,9 @@ class Worker:
         return result.status
 
     def _finish(self, claim: Claim, status: Ending, *, report: str, reason: str = "") -> None:
+        if orders.has_open_orders(self.connection, claim.work):
+            orders.wait(self.connection, claim, clock=self.clock, marker=self.layout.marker)
+            status, reason = "BLOCKED", reason or prompts.WAITS_FOR_ORDERS
         finish(
             self.connection,
             claim,

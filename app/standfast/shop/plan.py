@@ -1,4 +1,4 @@
-"""What the offline planner does for the shop: read the stock, keep a finding for each low product, report.
+"""What the offline planner does for the shop: read the stock, keep findings, propose orders, report.
 
 The skill shapes the brief through two of its lines, ``Opening: <sentence>`` and ``Show: all`` or
 ``Show: low``; the rest of it is advice that only a language model can follow.
@@ -10,10 +10,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from standfast.agent import Conversation, Reply
-from standfast.shop.prompts import skill_in, subject_in
+from standfast.orders.intent import LARGEST_QUANTITY
+from standfast.shop.prompts import MORNING_BRIEF, skill_in, subject_in
 
 MAX_FINDINGS = 10
+MAX_PROPOSALS = 5
 NOT_READ = "The stock could not be read, so there is nothing that this brief can vouch for."
+VOUCHED = "Written by the offline planner; every number was read from the stock."
 DEFAULT_OPENING = "Here is the shop's stock."
 
 
@@ -34,8 +37,54 @@ def plan(conversation: Conversation) -> Reply:
     low = [product for product in products if product["needed"] > 0]
     if low and "record_finding" in conversation.tools and not conversation.asked("record_finding"):
         return conversation.call_all("record_finding", [{"text": _finding(p)} for p in low[:MAX_FINDINGS]])
+    wanted = _wanted(conversation, low, subject)
+    if wanted and not conversation.asked("propose_order"):
+        return conversation.call_all("propose_order", wanted)
     kept = len(conversation.results("record_finding")) == conversation.asked("record_finding")
-    return Reply(text=_brief(products, low, shape=_shape(conversation.system), kept=kept, subject=subject))
+    brief = _brief(products, low, shape=_shape(conversation.system), kept=kept, subject=subject)
+    return Reply(text="\n\n".join([*brief, *_orders(conversation), VOUCHED]))
+
+
+def _wanted(
+    conversation: Conversation, low: list[dict[str, Any]], subject: str | None
+) -> list[dict[str, JsonValue]]:
+    """What to propose: for low stock or in the morning brief only, and never what is open already."""
+    if "propose_order" not in conversation.tools or not (subject or conversation.prompt == MORNING_BRIEF):
+        return []
+    covered = {order["sku"] for order in _open_orders(conversation)}
+    return [
+        {"sku": product["sku"], "quantity": min(product["needed"], LARGEST_QUANTITY)}
+        for product in low
+        if product["sku"] not in covered
+    ][:MAX_PROPOSALS]
+
+
+def _open_orders(conversation: Conversation) -> list[dict[str, Any]]:
+    newest = conversation.results("list_stock")[-1]
+    found = newest.get("open_orders", []) if isinstance(newest, dict) else []
+    return [order for order in found if isinstance(order, dict)] if isinstance(found, list) else []
+
+
+def _orders(conversation: Conversation) -> list[str]:
+    """What is proposed, approved or uncertain, with the digest that an approval takes."""
+    proposed = [order for order in conversation.results("propose_order") if isinstance(order, dict)]
+    known = [*_open_orders(conversation), *proposed]
+    waiting = [order for order in known if order["status"] == "DRAFT"]
+    others = [order for order in known if order["status"] != "DRAFT"]
+    parts = []
+    if waiting:
+        lines = [f"{_bought(order)}\n  approve it with its digest: {order['digest']}" for order in waiting]
+        parts.append("\n".join(["Waiting for your approval:", *lines]))
+    if others:
+        lines = [f"{_bought(order)}, {order['status']}" for order in others]
+        parts.append("\n".join(["Ordered, not settled yet:", *lines]))
+    if len(proposed) < conversation.asked("propose_order"):
+        parts.append("Not every order could be proposed.")
+    return parts
+
+
+def _bought(order: dict[str, Any]) -> str:
+    return f"- {order['quantity']} of {order['sku']} for {order['total']} from {order['target']}"
 
 
 def _products(results: list[JsonValue], subject: str | None) -> list[dict[str, Any]] | None:
@@ -72,7 +121,7 @@ def _brief(
     shape: _Shape,
     kept: bool,
     subject: str | None,
-) -> str:
+) -> list[str]:
     rest = [product for product in products if product["needed"] <= 0]
     parts = [f"Low stock: {subject}." if subject else shape.opening]
     if low:
@@ -83,8 +132,7 @@ def _brief(
         parts.append("\n".join(["Enough for now:", *map(_line, rest)]))
     if not kept:
         parts.append("Not every finding could be kept.")
-    parts.append("Written by the offline planner; every number was read from the stock.")
-    return "\n\n".join(parts)
+    return parts
 
 
 def _line(product: dict[str, Any]) -> str:

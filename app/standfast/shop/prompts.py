@@ -25,11 +25,20 @@ This request could not be finished:
 
 The reason: {reason}. Nothing was made up in its place.
 """
+ORDERS_SETTLED = """\
+The orders of this request are settled:
+
+{prompt}
+
+{lines}
+"""
+WAITS_FOR_ORDERS = "waits for its orders"
 
 _INSTRUCTIONS = """\
 You are the agent of {shop}, a shop that Lucy runs. You answer her requests about it.
 Every number you give must come from the result of a tool that you called in this conversation.
 Record what Lucy should act on with record_finding.
+If you have propose_order, propose what low stock needs and no open order covers; Lucy decides on each.
 A tool that fails tells you a code and no more: say so plainly.
 """
 _SKILL = "# Skill: opening\n"
@@ -69,6 +78,11 @@ def interrupted(prompt: str) -> str:
 def failed(prompt: str, reason: str) -> str:
     """The report for a request that ended at a limit or a failure."""
     return FAILED.format(prompt=_first_line(prompt), reason=reason)
+
+
+def orders_settled(prompt: str, lines: list[str]) -> str:
+    """The report for work whose orders have all come to an end."""
+    return ORDERS_SETTLED.format(prompt=_first_line(prompt), lines="\n".join(lines))
 
 
 def _first_line(prompt: str) -> str:

@@ -1,0 +1,41 @@
+"""What a command needs to talk to the supplier: the access that the service has, and the account."""
+
+import os
+from collections.abc import Mapping
+
+from standfast.errors import ConfigurationInvalid, Refused
+from standfast.layout import Layout
+from standfast.operations import environment
+from standfast.orders import HttpSupplier, SupplierAccess
+
+
+def supplier_access(layout: Layout, given: Mapping[str, str] = os.environ) -> SupplierAccess:
+    """From this process's environment, else from agent.env, as the service is given it.
+
+    Raises Refused ``no_supplier`` when neither names one, or what is there is unusable.
+    """
+    try:
+        found = SupplierAccess.from_environment(given) or SupplierAccess.from_environment(_file(layout))
+    except ConfigurationInvalid as error:
+        raise Refused("no_supplier", str(error), remedy="correct it with `standfast env write`") from None
+    if found is None:
+        raise Refused(
+            "no_supplier",
+            "no supplier is configured",
+            observed=f"STANDFAST_SUPPLIER_URL is neither in the environment nor in {layout.environment}",
+            remedy="write both supplier variables with `standfast env write`",
+        )
+    return found
+
+
+def supplier_account(layout: Layout) -> HttpSupplier:
+    """The account over HTTP; raises as ``supplier_access``."""
+    return HttpSupplier(supplier_access(layout))
+
+
+def _file(layout: Layout) -> Mapping[str, str]:
+    try:
+        text = layout.environment.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return environment.parse(text)[0]

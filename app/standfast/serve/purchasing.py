@@ -1,0 +1,196 @@
+"""The service's share of orders: send what was approved, find out what is uncertain, wake what waited.
+
+Nothing of this happens while paused. The journal gets amounts and outcomes, never the token.
+"""
+
+import logging
+
+from standfast import orders
+from standfast.agent import Status
+from standfast.authority import Claim, StaleClaim, renew
+from standfast.authority import marker as markers
+from standfast.errors import Refused, StandfastError
+from standfast.orders import Order, Supplier
+from standfast.serve.journal import facts
+from standfast.serve.turn import Worker
+from standfast.shop import prompts
+from standfast.work import finish
+
+log = logging.getLogger(__name__)
+
+LOOKS_PER_PASS = 3
+"""Uncertain orders looked up in one pass; each can take the supplier's whole patience."""
+FIRST_RETRY = 30.0
+LONGEST_RETRY = 600.0
+"""Seconds before an account that gave no usable answer is asked again: doubled up to the longest."""
+
+_SETTLED = {
+    "CONFIRMED": "the supplier accepted it",
+    "DELIVERED": "it was delivered",
+    "REJECTED": "the supplier refused it",
+    "REVOKED": "it was revoked and not sent",
+}
+
+
+class Purchasing:
+    """Orders, for one start of the service under the writer lock."""
+
+    def __init__(self, worker: Worker, supplier: orders.SupplierAccount | None = None) -> None:
+        self._worker = worker
+        self._connection = worker.connection
+        self._clock = worker.clock
+        self._marker = worker.layout.marker
+        self._account = supplier
+        self._supplier: Supplier | None = None
+        self._failures = 0
+        self._next_try = 0.0
+
+    def one_pass(self) -> bool:
+        """Look after every order once, and wake the work that has something to do; True when it did."""
+        now = self._clock.now()
+        expired = orders.expire(self._connection, now=now)
+        lost = orders.give_up_waiting(self._connection, clock=self._clock, marker=self._marker)
+        for order in [*expired, *lost]:
+            _say("order changed", order)
+        looked = self._reconcile()
+        woken = orders.wake(self._connection, now=self._clock.now(), marker=self._marker)
+        for work in woken:
+            log.info("work goes on with its orders: %s", facts(work=work))
+        return bool(expired or lost or looked or woken)
+
+    def follow(self, claim: Claim) -> Status:
+        """Do what a woken work item waited for: send its approved orders; end it once all are settled."""
+        try:
+            could_not = self._send_approved(claim)
+            if orders.has_open_orders(self._connection, claim.work):
+                self.put_back(claim, back_off=could_not)
+            else:
+                self._finish(claim)
+        except StaleClaim as stale:
+            log.warning("ending refused: %s", facts(work=claim.work, reason=str(stale)))
+            return Status.AUTHORITY_LOST
+        return Status.COMPLETED
+
+    def put_back(self, claim: Claim, *, back_off: bool = False) -> None:
+        """End the claim as BLOCKED: its orders are not settled, or a stop came between. Raises StaleClaim."""
+        orders.wait(self._connection, claim, clock=self._clock, marker=self._marker, back_off=back_off)
+        finish(
+            self._connection,
+            claim,
+            "BLOCKED",
+            clock=self._clock,
+            marker=self._marker,
+            run=self._worker.run,
+            reason=prompts.WAITS_FOR_ORDERS,
+        )
+
+    def _send_approved(self, claim: Claim) -> bool:
+        """Send them one by one; True when one could not be sent, so that a later try must wait."""
+        could_not = False
+        for order in orders.orders_of(self._connection, claim.work):
+            if order.status != "APPROVED" or self._worker.stop():
+                continue
+            supplier = self._reach()
+            if supplier is None:
+                return True
+            lease = self._worker.settings.lease
+            renew(self._connection, claim, clock=self._clock, marker=self._marker, lease=lease)
+            try:
+                _say(
+                    "order sent",
+                    orders.send(
+                        self._connection,
+                        order.id,
+                        supplier,
+                        claim=claim,
+                        clock=self._clock,
+                        marker=self._marker,
+                    ),
+                )
+            except StaleClaim:
+                raise
+            except Refused as refused:
+                log.warning("order not sent: %s", facts(order=order.id, reason=str(refused)))
+                could_not = True
+            self._worker.on_step()
+        return could_not
+
+    def _finish(self, claim: Claim) -> None:
+        lines = [
+            f"- {one.quantity} of {one.sku} for {orders.money(one.total_cents, one.currency)}"
+            f" from {one.target}: {_SETTLED[one.status]} ({one.note})"
+            for one in orders.orders_of(self._connection, claim.work)
+        ]
+        finish(
+            self._connection,
+            claim,
+            "DONE",
+            clock=self._clock,
+            marker=self._marker,
+            report=prompts.orders_settled(claim.prompt, lines),
+            run=self._worker.run,
+        )
+
+    def _reconcile(self) -> bool:
+        due = orders.due(self._connection, self._clock.now())[:LOOKS_PER_PASS]
+        looked = False
+        for order in due:
+            supplier = None if self._worker.stop() else self._reach()
+            if supplier is None:
+                break
+            try:
+                found = orders.reconcile(
+                    self._connection, order, supplier, clock=self._clock, marker=self._marker
+                )
+            except Refused as refused:
+                log.warning("order not looked up: %s", facts(order=order, reason=str(refused)))
+                break
+            _say("order looked up", found.order)
+            looked = True
+            self._worker.on_step()
+        return looked
+
+    def _reach(self) -> Supplier | None:
+        """The account, registered for the present era; None while there is none or it does not answer."""
+        if self._supplier is not None and self._supplier.epoch == markers.read_epoch(self._marker):
+            return self._supplier
+        access = self._worker.settings.supplier
+        if (access is None and self._account is None) or self._clock.now() < self._next_try:
+            return None
+        try:
+            if self._account is None and access is not None:
+                self._account = orders.HttpSupplier(access)
+            assert self._account is not None
+            self._supplier = orders.connect(self._connection, self._account, self._marker)
+        except StandfastError as error:
+            pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(self._failures, 16))
+            self._failures += 1
+            self._next_try = self._clock.now() + pause
+            observed = getattr(error, "observed", None) or None
+            log.warning(
+                "supplier not reached: %s",
+                facts(reason=str(error), observed=observed, next_try_seconds=pause),
+            )
+            return None
+        self._failures = 0
+        log.info("supplier reached: %s", facts(account=self._supplier.identity, epoch=self._supplier.epoch))
+        return self._supplier
+
+
+def _say(event: str, order: Order) -> None:
+    log.log(
+        logging.WARNING if order.status in {"UNKNOWN", "REJECTED"} else logging.INFO,
+        "%s: %s",
+        event,
+        facts(
+            order=order.id,
+            status=order.status,
+            sku=order.sku,
+            quantity=order.quantity,
+            cents=order.total_cents,
+            currency=order.currency,
+            target=order.target,
+            attempts=order.attempts,
+            note=order.note,
+        ),
+    )
