@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 from standfast.errors import BadInput
 
-_PIN = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==(?P<version>[^\s;]+)\s*(?:;\s*(?P<marker>[^#]*?)\s*)?"
-)
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -36,11 +36,6 @@ class Pin:
         return f"{self}{marker}{hashes}\n"
 
 
-def normalised(name: str) -> str:
-    """A distribution's name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def parse(text: str, origin: str) -> tuple[Pin, ...]:
     """The pins of a lock; BadInput naming `origin` and the line for anything else than a hash-pinned one."""
     pins = tuple(_pin(line, origin) for line in _logical_lines(text))
@@ -57,15 +52,20 @@ def _logical_lines(text: str) -> Iterable[str]:
 
 
 def _pin(line: str, origin: str) -> Pin:
-    requirement, *options = re.split(r"\s--hash=", line)
-    match = _PIN.fullmatch(requirement.strip())
+    text, *options = re.split(r"\s--hash=", line)
     hashes = [_HASH.fullmatch(option.strip()) for option in options]
-    if match is None or not hashes or None in hashes:
+    try:
+        requirement = Requirement(text.strip())
+    except InvalidRequirement:
+        requirement = Requirement("none")
+    specifiers = list(requirement.specifier)
+    exact = [one.version for one in specifiers if one.operator == "==" and "*" not in one.version]
+    if len(exact) != 1 or len(specifiers) != 1 or requirement.url or not hashes or None in hashes:
         raise BadInput(f"{origin}: not a hash-pinned requirement: {line.strip()[:120]!r}")
     return Pin(
-        name=normalised(match["name"]),
-        version=match["version"],
-        marker=match["marker"] or "",
+        name=canonicalize_name(requirement.name),
+        version=exact[0],
+        marker=str(requirement.marker or ""),
         hashes=frozenset(found[1] for found in hashes if found),
     )
 

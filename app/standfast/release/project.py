@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
+from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from standfast.errors import BadInput, Refused
@@ -75,13 +76,12 @@ class Project(_Table):
 
     def check_target(self, target: Target) -> None:
         """Refused `python_unsupported` when the package does not run there."""
-        floor = int(self.project.requires_python.partition("3.")[2])
-        if target.minor < floor:
+        if not SpecifierSet(self.project.requires_python).contains(f"{target.python}.0"):
             raise Refused(
                 "python_unsupported",
                 f"standfast {self.version} does not run on Python {target.python}",
                 observed=f"requires-python is {self.project.requires_python}",
-                remedy=f"name Python 3.{floor} or newer",
+                remedy="name a Python of that range",
             )
 
     def check_extras(self, extras: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
 import standfast
@@ -19,10 +20,9 @@ from standfast.durable import create_file
 from standfast.errors import BadInput, Refused
 from standfast.release.contents import Difference
 from standfast.release.installed import SEAL, VENV, Scan, Seal, scan
-from standfast.release.lock import normalised, parse
+from standfast.release.lock import parse
 from standfast.release.manifest import APP_LOCK, LOCK, Manifest
-from standfast.release.markers import applies
-from standfast.release.targets import environment
+from standfast.release.targets import applies, environment
 from standfast.release.verify import verify, verify_unsealed
 
 _SHOWN = 20
@@ -138,7 +138,7 @@ def _package_problems(root: Path) -> list[str]:
     wanted = {pin.name: pin.version for pin in pins if applies(pin.marker, here)}
     folder = sysconfig.get_path("purelib")
     found = {
-        normalised(package.metadata["Name"]): package.version
+        str(canonicalize_name(package.metadata["Name"])): package.version
         for package in importlib.metadata.distributions(path=[folder])
     }
     return [
