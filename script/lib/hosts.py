@@ -90,6 +90,9 @@ class Group:
             "--hostname",
             spec.name,
             "--systemd=always",
+            # Else podman puts a tmpfs there, and a reboot would forget the journal.
+            "--volume",
+            "/var/log/journal",
             "--label",
             LABEL,
             "--label",
