@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
@@ -110,7 +111,7 @@ def _differs(root: Path, differences: Sequence[Difference]) -> Refused:
 
 def _prove(root: Path, manifest: Manifest) -> int:
     problems = [*_host_problems(manifest), *_package_problems(root)]
-    modules, failures = _import_all(root)
+    modules, failures = _import_all(root, absent=_of_other_extras(manifest))
     if problems or failures:
         raise Refused(
             "release_unproven",
@@ -148,8 +149,22 @@ def _package_problems(root: Path) -> list[str]:
     ]
 
 
-def _import_all(root: Path) -> tuple[int, list[str]]:
-    """Import every module of the package; how many there are, and why some do not import."""
+def _of_other_extras(manifest: Manifest) -> frozenset[str]:
+    """The packages that only extras bring which this release was built without."""
+    requirements = [Requirement(line) for line in importlib.metadata.requires("standfast") or []]
+    carried = ["", *manifest.extras]
+    return frozenset(
+        requirement.name
+        for requirement in requirements
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": name}) for name in carried)
+    )
+
+
+def _import_all(root: Path, *, absent: frozenset[str]) -> tuple[int, list[str]]:
+    """Import every module of the package; how many there are, and why some do not import.
+
+    A module may need a package of `absent`: it belongs to an extra.
+    """
     package = Path(standfast.__file__).resolve()
     if root not in package.parents:
         return 0, [f"standfast is imported from {package.parent}"]
@@ -159,7 +174,8 @@ def _import_all(root: Path) -> tuple[int, list[str]]:
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a broken module does, it is named)
-            failures.append(f"{name} does not import: {type(error).__name__}: {error}")
+            if not (isinstance(error, ModuleNotFoundError) and error.name in absent):
+                failures.append(f"{name} does not import: {type(error).__name__}: {error}")
     return len(names), failures
 
 
