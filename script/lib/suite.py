@@ -34,7 +34,7 @@ COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
 WORKERS = 2
 # The longest first, so that two workers end at about the same time.
-ORDER = ("refusals", "install", "instances")
+ORDER = ("install", "runbooks", "refusals", "instances")
 PART_TIMEOUT = 1800
 
 
