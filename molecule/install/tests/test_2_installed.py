@@ -281,7 +281,7 @@ REFUSALS = {
     "write the home folder": "EROFS",
     "write the runtime folder": "EROFS",
     "write the receipts": "EROFS",
-    "map memory to write and execute": "EPERM",
+    "map memory to write and execute": "EACCES",
     "open a socket of another family": "EAFNOSUPPORT",
     "change its personality": "EPERM",
     "make a namespace": "EPERM",
