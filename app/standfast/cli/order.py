@@ -304,8 +304,7 @@ def send(ctx: typer.Context, order: OrderId) -> None:
     """Send one approved order now, as the service would. Exit 4 when it was not accepted for certain."""
     context = current(ctx)
     layout = context.layout
-    account = supplier_account(layout)
-    with writing(layout) as connection:
+    with supplier_account(layout) as account, writing(layout) as connection:
         if context.check:
             epoch = orders.show_order(connection, order).epoch
             found = orders.sendable(connection, order, epoch, now=time.time(), marker=layout.marker)
@@ -345,7 +344,6 @@ def resolve(
     policy = shop_config(layout).policy
     policy.refuse_unless_operator(operator)
     evidence = None if receipt is None else _read_receipt(receipt)
-    account = None if evidence is not None or context.check else supplier_account(layout)
     with writing(layout) as connection:
         before = orders.show_order(connection, order)
         if evidence is not None:
@@ -360,13 +358,14 @@ def resolve(
                 check=context.check,
             )
             after, changed = told.order, told.changed
-        elif account is None:
+        elif context.check:
             after, changed = before, before.status == "UNKNOWN"
         else:
-            supplier = orders.connect(connection, account, layout.marker)
-            after = orders.reconcile(
-                connection, order, supplier, clock=Clock(), marker=layout.marker, resend=False
-            ).order
+            with supplier_account(layout) as account:
+                supplier = orders.connect(connection, account, layout.marker)
+                after = orders.reconcile(
+                    connection, order, supplier, clock=Clock(), marker=layout.marker, resend=False
+                ).order
             changed = after != before
     result = OrderResolved(changed=changed, check=context.check, order=OrderEntry.of(after))
     told_so = "would be asked about or settled" if context.check else f"{after.status}: {after.note}"

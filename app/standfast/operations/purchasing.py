@@ -1,7 +1,8 @@
 """What a command needs to talk to the supplier: the access that the service has, and the account."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from standfast.errors import ConfigurationInvalid, Refused
 from standfast.layout import Layout
@@ -28,9 +29,14 @@ def supplier_access(layout: Layout, given: Mapping[str, str] = os.environ) -> Su
     return found
 
 
-def supplier_account(layout: Layout) -> HttpSupplier:
-    """The account over HTTP; raises as ``supplier_access``."""
-    return HttpSupplier(supplier_access(layout))
+@contextmanager
+def supplier_account(layout: Layout) -> Iterator[HttpSupplier]:
+    """The account over HTTP, closed at the end; raises as ``supplier_access``."""
+    account = HttpSupplier(supplier_access(layout))
+    try:
+        yield account
+    finally:
+        account.close()
 
 
 def _file(layout: Layout) -> Mapping[str, str]:
