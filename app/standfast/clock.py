@@ -8,10 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
-
-def _boot_seconds() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+_boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Clock:

@@ -13,6 +13,7 @@ from standfast.errors import Refused
 
 MACHINE_ID = Path("/etc/machine-id")
 
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _LONGEST = 4096
 
 
@@ -44,7 +45,7 @@ def read_epoch(path: Path) -> str | None:
 
 def _text(path: Path) -> str | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, _FLAGS)
         try:
             return os.read(descriptor, _LONGEST).decode("ascii")
         finally:

@@ -1,6 +1,6 @@
 """Identities of rows."""
 
-import secrets
+import os
 
 
 def new_id(now: float) -> str:
@@ -8,4 +8,4 @@ def new_id(now: float) -> str:
 
     The time comes first so that an index of a million ids grows at its end only.
     """
-    return f"{int(now * 1000) & 0xFFFFFFFFFFFF:012x}{secrets.token_hex(6)}"
+    return f"{int(now * 1000) & 0xFFFFFFFFFFFF:012x}{os.urandom(6).hex()}"

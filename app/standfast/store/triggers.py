@@ -10,10 +10,11 @@ type Action = Callable[[str], None]
 _armed: list[Action] = []
 
 
-def reach(point: str) -> None:
+def reach(point: str, suffix: str = "") -> None:
     """The code has come to ``point``: ``<boundary>.before_commit`` or ``<boundary>.committed``, mostly."""
-    for action in _armed:
-        action(point)
+    if _armed:
+        for action in _armed:
+            action(point + suffix)
 
 
 def arm(action: Action) -> None:
