@@ -6,6 +6,8 @@ from pathlib import Path
 import lock
 import pytest
 
+from standfast.release.project import read_lock
+
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = "[project.optional-dependencies]\n"
 OPTIONAL = {"requirements-live.lock", "requirements-supplier.lock"}
@@ -90,3 +92,8 @@ def test_a_lock_that_cannot_be_made_is_told(tree: Path, capsys: pytest.CaptureFi
     changed(tree, "pyproject.toml", '"tzdata",', '"tzdata ==",')
     assert lock.main(tree, []) == 1
     assert "requirements.lock was not made" in capsys.readouterr().err
+
+
+def test_a_release_with_every_extra_has_one_lock_that_agrees() -> None:
+    _, pins = read_lock(ROOT, ("live", "supplier"))
+    assert {"httpx", "openai", "starlette", "uvicorn", "pydantic"} <= {pin.name for pin in pins}

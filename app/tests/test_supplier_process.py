@@ -126,7 +126,7 @@ def test_a_body_has_a_bound(shared: Supplier) -> None:
         [("Authorization", f"Bearer {TOKEN}x")],
         [("Authorization", f"Bearer {TOKEN[:-1]}")],
         [("Authorization", "Bearer x")],
-        [("Authorization", f"Basic {TOKEN}")],
+        [("Authorization", f"Digest {TOKEN}")],
         [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer other")],
         [("X-Token", TOKEN)],
     ],
