@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 STANDFAST = [sys.executable, "-m", "standfast"]
 REQUESTS = 20
+SETTLE = 3.0
+"""Seconds between the last thing done and the first second that counts as idle."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -56,15 +59,24 @@ def moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def main() -> None:
-    """Measure and print."""
-    idle = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    with (
-        tempfile.TemporaryDirectory(prefix="sf-") as folder,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
-    ):
-        state = f"{folder}/state"
-        ask(state, "init")
+@dataclass(frozen=True)
+class Measured:
+    """What one start of the service took."""
+
+    ready_seconds: float
+    """From the start of the process to READY=1."""
+    finish_seconds: float
+    """Median from the admission of a request to its end; 0 when none was made."""
+    idle_percent: float
+    """Of one core, while it waits."""
+    resident_mb: float
+
+
+def measure(folder: Path, idle: float, requests: int = REQUESTS) -> Measured:
+    """Run a real `standfast serve` on a fresh state directory in ``folder``."""
+    state = f"{folder}/state"
+    ask(state, "init")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(f"{folder}/notify")
         began = time.monotonic()
         service = subprocess.Popen(
@@ -75,18 +87,32 @@ def main() -> None:
         try:
             while told.recv(4096) != b"READY=1":
                 pass
-            print(f"start to READY             {time.monotonic() - began:6.2f} s")
-            seconds = [finish_seconds(state) for _ in range(REQUESTS)]
-            print(f"admitted to finished       {statistics.median(seconds):6.2f} s (median of {REQUESTS})")
-            time.sleep(3)
+            ready = time.monotonic() - began
+            seconds = [finish_seconds(state) for _ in range(requests)]
+            time.sleep(SETTLE)
             before, began = cpu_seconds(service.pid), time.monotonic()
             time.sleep(idle)
             share = 100 * (cpu_seconds(service.pid) - before) / (time.monotonic() - began)
-            print(f"idle CPU                   {share:6.3f} % of a core (target 0.2)")
-            print(f"idle resident              {resident_mb(service.pid):6.1f} MB (target 55)")
+            return Measured(
+                ready_seconds=ready,
+                finish_seconds=statistics.median(seconds or [0.0]),
+                idle_percent=share,
+                resident_mb=resident_mb(service.pid),
+            )
         finally:
             service.terminate()
             service.wait()
+
+
+def main() -> None:
+    """Measure and print."""
+    idle = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    with tempfile.TemporaryDirectory(prefix="sf-") as folder:
+        measured = measure(Path(folder), idle)
+    print(f"start to READY             {measured.ready_seconds:6.2f} s")
+    print(f"admitted to finished       {measured.finish_seconds:6.2f} s (median of {REQUESTS})")
+    print(f"idle CPU                   {measured.idle_percent:6.3f} % of a core (target 0.2)")
+    print(f"idle resident              {measured.resident_mb:6.1f} MB (target 55)")
 
 
 if __name__ == "__main__":
