@@ -61,7 +61,10 @@ class HostSpec:
         unknown = platform.keys() - {item.name for item in fields(cls)} - {"groups"}
         if unknown:
             raise SandboxError(f"platform {platform.get('name')}: unknown keys {', '.join(sorted(unknown))}")
-        return cls(**{key: value for key, value in platform.items() if key != "groups"})
+        given = {key: value for key, value in platform.items() if key != "groups"}
+        if "tmpfs" in given:  # a list, as molecule's own schema wants it
+            given["tmpfs"] = dict(entry.split(":", 1) for entry in given["tmpfs"])
+        return cls(**given)
 
 
 @dataclass(frozen=True)

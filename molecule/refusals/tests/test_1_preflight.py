@@ -1,0 +1,109 @@
+"""What is refused before the first change, on hosts where nothing is installed.
+
+A run costs seconds, so each carries several faults; every one of them must be said.
+"""
+
+import pytest
+from evidence import listing
+
+PATH_RULE = "to an absolute path of the characters A-Z a-z 0-9 _ . / - without '..' or '//'"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"instance_root": "/srv/lucy shop", "host_mountinfo": "/proc/%n"},
+        {"instance_root": "/srv/$USER", "host_mountinfo": "/proc/../proc/mounts"},
+        {"instance_root": "srv/lucy", "instance_name": "Lucy", "instance_user": "lucy;id"},
+    ],
+)
+def test_a_path_or_name_outside_the_allowed_set(bare, refused, wrong):
+    """Each by its variable and the rule; `$USER` is read as it stands, not as the host would."""
+    refused(
+        bare, [f"input: {name} is '{value}'. To do: set {name} to " for name, value in wrong.items()], wrong
+    )
+
+
+def test_an_uninstall_reads_its_path_as_strictly(bare, refused):
+    settings = {"instance_root": "/srv/lucy/..", "uninstall_delete_state": "yes-delete-lucy-agent"}
+    refused(bare, [f"set instance_root {PATH_RULE}"], settings, playbook="uninstall")
+
+
+def test_debian_12_has_too_old_a_python(hosts, refused):
+    """The row of the matrix for Debian 12: Python 3.11."""
+    found, needed = "found /usr/bin/python3 3.11.", "CPython 3.12 or 3.13 with venv, sqlite3 and ssl"
+    refused(hosts["old"], [f"python: {found}", f"this release needs {needed}"])
+
+
+def test_no_python_at_all(bare, refused):
+    bare.run("mkdir /root/away && mv /usr/bin/python3* /root/away/")
+    try:
+        refused(bare, ["python: no Python 3 was found on this host. Install CPython 3.12 or 3.13."])
+    finally:
+        bare.run("mv /root/away/* /usr/bin/ && rmdir /root/away")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sign", "stop", "shown"),
+    [
+        ("fuse.sshfs", "/home/.ecryptfs/lucy", "30s", "30s"),
+        # As long as the unit itself is not long enough: the manager's time begins first.
+        ("nfs4", "/home/lucy.homedir", "90s", "1min 30s"),
+    ],
+)
+def test_a_far_file_system_an_encrypted_home_and_a_hasty_user_manager(bare, refused, kind, sign, stop, shown):
+    """The kernel has no such mount here: the named stand-in for /proc/self/mountinfo does."""
+    mounts = f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /srv rw - {kind} far:/srv rw\n"
+    drop_in = "/etc/systemd/system/user@.service.d"
+    bare.run(["tee", "/root/mountinfo"], stdin=mounts)
+    bare.run(f"mkdir -p {sign} {drop_in}")
+    bare.run(["tee", f"{drop_in}/hasty.conf"], stdin=f"[Service]\nTimeoutStopSec={stop}\n")
+    bare.run("systemctl daemon-reload")
+    try:
+        refused(
+            bare,
+            [
+                f"filesystem: /srv/lucy is on {kind} (far:/srv at /srv)",
+                "locks and syncs of a database are not safe there",
+                f"home: {sign} exists. To do: use an account whose home is not encrypted",
+                f"stops after {shown}; the unit needs 90 s",
+                "raise TimeoutStopSec of user@.service above 90 s",
+            ],
+            {"host_mountinfo": "/root/mountinfo"},
+        )
+    finally:
+        bare.run(
+            f"rm -r {sign} /root/mountinfo {drop_in}; rmdir --ignore-fail-on-non-empty /home/.ecryptfs || true"
+        )
+        bare.run("systemctl daemon-reload")
+
+
+def test_a_root_that_holds_something_and_lies_open_to_others(bare, refused):
+    bare.run("mkdir -m 0777 /srv/open && mkdir /srv/open/lucy && touch /srv/open/lucy/photographs")
+    try:
+        refused(
+            bare,
+            [
+                "root: /srv/open is writable by others than root (root 0777)",
+                "identity: /srv/open/lucy holds ['photographs'] and no instance.json",
+            ],
+            {"instance_root": "/srv/open/lucy"},
+        )
+    finally:
+        bare.run("rm -r /srv/open")
+
+
+def test_too_small_a_disk_and_the_hosts_after_it_are_not_attempted(hosts, bare, refused):
+    """One host at a time: the first one's refusal is the end of the roll."""
+    before = listing(bare, "/")
+    done = refused(
+        [hosts["small"], bare],
+        [
+            "space: 25 MB and",
+            "free at least 300 MB and 8000 inodes there",
+            "filesystem: /srv/lucy is on tmpfs (tmpfs at /srv). To do: put instance_root on a local disk: it is gone",
+            "Not attempted: bare.",
+        ],
+    )
+    assert listing(bare, "/") ^ before == set()
+    assert "bare" not in done.hosts
