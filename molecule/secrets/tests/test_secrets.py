@@ -80,8 +80,9 @@ class Watcher(threading.Thread):
 
     def _look(self, entry: Path) -> None:
         try:
-            arguments = (entry / "cmdline").read_bytes()
+            # In this order: an exec between the two readings must not show its environment without its name.
             given = (entry / "environ").read_bytes()
+            arguments = (entry / "cmdline").read_bytes()
         except OSError:
             return
         name = arguments.replace(b"\0", b" ").decode("utf-8", "replace")
