@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import bundle
 import images
 from hosts import Group, HostSpec, wait_booted
-from sandbox import CHECKOUT, SandboxError, enter, podman
+from sandbox import CHECKOUT, SandboxError, enter, podman, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def ask(*words: str) -> dict[str, Any]:
     return answer
 
 
-def wait_for[T](look: Callable[[], T], what: str) -> T:
+def wait_for[T](look: Callable[[], T | None], what: str) -> T:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with contextlib.suppress(DemoError, ValueError):
@@ -149,6 +149,8 @@ def install(archive: Path) -> None:
 
 
 def demonstrate() -> None:
+    enter()
+    FOLDER.mkdir(parents=True, exist_ok=True)
     progress = Progress()
     progress.step("building the release from this source tree")
     archive = bundle.ensure()
@@ -186,11 +188,17 @@ def demonstrate() -> None:
 
 
 def clean() -> None:
-    GROUP.remove()
+    """Remove the host, its image (unless other hosts run from it), the release and the copied receipts."""
+    if shutil.which("podman"):
+        enter()
+        GROUP.remove()
+        podman("image", "rm", images.tag("trixie"), check=False)
+        settle()
     shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(bundle.FOLDER, ignore_errors=True)
     print(
-        "demo: the host, its inventory and its receipts are gone.\n"
-        "Containers and images of tests: script/test clean. Environments and caches: remove .venv and build."
+        "demo: the host, its image, its receipts and the release are gone.\n"
+        "Kept: .venv, downloaded wheels (~/.cache/standfast) and the Debian packages that run containers."
     )
 
 
@@ -200,8 +208,6 @@ def main() -> int:
     )
     parser.add_argument("--clean", action="store_true", help="remove what the demonstration made")
     options = parser.parse_args()
-    enter()
-    FOLDER.mkdir(parents=True, exist_ok=True)
     os.chdir(CHECKOUT)
     try:
         clean() if options.clean else demonstrate()
