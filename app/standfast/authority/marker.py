@@ -29,29 +29,27 @@ class Marker:
 
 def read(path: Path) -> Marker | None:
     """The marker at ``path``, or None when it is missing, unreadable, empty or not text."""
-    text = _text(path)
-    if text is None:
-        return None
-    epoch, _, rest = text.partition("\n")
-    return Marker(epoch=epoch, host=rest.partition("\n")[0]) if epoch.strip() else None
+    lines = _lines(path)
+    return None if lines is None else Marker(epoch=lines[0], host=lines[2].partition("\n")[0])
 
 
 def read_epoch(path: Path) -> str | None:
     """The epoch alone, as ``read`` would give it; this is done for every write."""
-    text = _text(path)
-    epoch = "" if text is None else text.partition("\n")[0]
-    return epoch if epoch.strip() else None
+    lines = _lines(path)
+    return None if lines is None else lines[0]
 
 
-def _text(path: Path) -> str | None:
+def _lines(path: Path) -> tuple[str, str, str] | None:
+    """The first line, its end and the rest; None as ``read`` says."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:
-            return os.read(descriptor, _LONGEST).decode("ascii")
+            lines = os.read(descriptor, _LONGEST).decode("ascii").partition("\n")
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return None
+    return None if not lines[0] or lines[0].isspace() else lines
 
 
 def write(path: Path, marker: Marker) -> None:

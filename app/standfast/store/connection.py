@@ -98,12 +98,14 @@ class _Immediate:
             self._roll_back()
             return
         try:
-            triggers.reach(self._boundary, ".before_commit")
+            if triggers.armed:
+                triggers.reach(f"{self._boundary}.before_commit")
             self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
-        triggers.reach(self._boundary, ".committed")
+        if triggers.armed:
+            triggers.reach(f"{self._boundary}.committed")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # SQLite does it by itself when, for example, the disk is full

@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 type Action = Callable[[str], None]
 
-_armed: list[Action] = []
+armed: list[Action] = []
+"""What is called at every point; empty outside tests."""
 
 
-def reach(point: str, suffix: str = "") -> None:
+def reach(point: str) -> None:
     """The code has come to ``point``: ``<boundary>.before_commit`` or ``<boundary>.committed``, mostly."""
-    if _armed:
-        for action in _armed:
-            action(point + suffix)
+    for action in armed:
+        action(point)
 
 
 def arm(action: Action) -> None:
     """Call ``action`` with every point reached from now on, in this process."""
-    _armed.append(action)
+    armed.append(action)
 
 
 def disarm() -> None:
     """Forget every action."""
-    _armed.clear()
+    armed.clear()
