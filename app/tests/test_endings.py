@@ -124,6 +124,10 @@ class TestCancel:
         assert canceled.children == 1
         assert work.show_work(world.connection, waiting).status == "CANCELED"
         claim = first if first.work == running else second
+        assert work.counts(world.connection) == {
+            status: sum(item.status == status for item in work.list_work(world.connection))
+            for status in ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
+        }
         with pytest.raises(StaleClaim, match=r"^delegation expired or parent canceled$"):
             world.observe(claim)
         world.time.passes(400)
