@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import PATIENCE, instance, service
+from support import Instance, Process, eventually
 
 from standfast import work
 from standfast.authority import claim_next, marker, pause
@@ -17,6 +18,7 @@ from standfast.errors import Refused
 from standfast.layout import Layout
 from standfast.operations import canary
 from standfast.operations.canary import CanaryFailed, Expectation
+from standfast.operations.health import look
 from standfast.operations.schema import COMPONENTS
 from standfast.store import Store, immediate, open_store
 
@@ -121,6 +123,44 @@ def test_an_end_without_a_report_or_not_done_is_no_proof(
         canary.run(layout, sleep=end)
     assert caught.value.code == "canary_not_done"
     assert status in str(caught.value)
+
+
+def test_a_process_that_dies_in_the_turn_is_no_proof(tmp_path: Path) -> None:
+    """The next process ends that turn with a report; what it ended is not what was asked."""
+    died = Instance.make(tmp_path)
+    layout = died.layout
+    before = look(layout, Clock().now()).last_finished
+    with Process(died, pausing=tmp_path).ready() as first, ExitStack() as later:
+
+        def die_and_start_again(_seconds: float) -> None:
+            if first.process.poll() is None:
+                eventually((tmp_path / "in-call").exists)
+                first.kill()
+                later.enter_context(Process(died).ready())
+
+        with pytest.raises(CanaryFailed) as caught:
+            canary.run(layout, timeout=PATIENCE, sleep=die_and_start_again)
+        assert caught.value.code == "canary_not_done"
+        assert "interrupted" in caught.value.observed
+    [item] = items(layout)
+    assert len(died.reports(item.id)) == 1
+    assert look(layout, Clock().now()).last_finished == before
+
+
+def test_work_done_only_by_a_second_claim_is_no_proof(layout: Layout) -> None:
+    def claimed_twice(_seconds: float) -> None:
+        take(layout)
+        with opened(layout) as connection:
+            later = Clock().now() + 301
+            claim = claim_next(connection, owner="other", now=later, marker=layout.marker)
+            assert claim is not None
+            clock = Clock()
+            run = work.start_run(connection, release="r", pid=1, invocation="", now=later)
+            work.finish(connection, claim, "DONE", clock=clock, marker=layout.marker, report="x", run=run)
+
+    with pytest.raises(CanaryFailed) as caught:
+        canary.run(layout, sleep=claimed_twice)
+    assert "generation 2" in str(caught.value)
 
 
 def refused(layout: Layout) -> str:

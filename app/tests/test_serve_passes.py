@@ -142,7 +142,7 @@ def test_a_turn_left_running_under_the_own_label_is_closed_and_lucy_is_asked_to_
         )
     model = Counting()
     instance.settle(model)
-    assert instance.status(work) == ("DONE", 2)
+    assert instance.status(work) == ("CANCELED", 2)
     assert model.calls == 0
     (report,) = instance.reports(work)
     assert "How many" in report
@@ -385,7 +385,8 @@ def test_a_death_at_any_commit_boundary_loses_and_doubles_nothing(tmp_path: Path
         instance.settle()
         assert instance.settle() == 0
         work = instance.rows("SELECT id, status FROM work ORDER BY seq")
-        assert [status for _, status in work] == ["DONE"] * 3
+        statuses = sorted(status for _, status in work)  # at most one turn was cut off by the death
+        assert statuses in (["DONE"] * 3, ["CANCELED", "DONE", "DONE"])
         assert asked in {one for one, _ in work}
         for one, _ in work:
             assert len(instance.reports(one)) == 1

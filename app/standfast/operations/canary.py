@@ -169,10 +169,12 @@ class _Canary:
 
     def _judged(self, item: work.WorkItem, seconds: float, expect: Expectation) -> CanaryResult:
         reports = work.list_reports(self._connection, work=item.id, limit=1)
-        if item.status != "DONE" or not reports or item.run is None:
+        # At a later generation a first process took it and did not finish it: what a canary must tell.
+        if item.status != "DONE" or not reports or item.run is None or item.generation != 1:
             raise CanaryFailed(
                 "canary_not_done",
-                f"the canary ended as {item.status} {'with' if reports else 'without'} a report",
+                f"the canary ended as {item.status} {'with' if reports else 'without'} a report"
+                f" at generation {item.generation}",
                 observed=f"work {item.id}, generation {item.generation}: {item.reason or 'no reason given'}",
                 remedy=f"see `standfast work show {item.id}`",
             )

@@ -87,10 +87,13 @@ class Worker:
         return status
 
     def close_interrupted(self, claim: Claim) -> None:
-        """Finish a turn that an earlier process left in the middle: its report asks Lucy to ask again."""
+        """End a turn that an earlier process left in the middle: its report asks Lucy to ask again.
+
+        CANCELED, because nothing was done: DONE is what a canary, health and people count as finished work.
+        """
         report = prompts.interrupted(claim.prompt)
         try:
-            self._finish(claim, "DONE", report=report, reason="interrupted by a stop of the service")
+            self._finish(claim, "CANCELED", report=report, reason="interrupted by a stop of the service")
         except StaleClaim as stale:
             log.warning("ending refused: %s", facts(work=claim.work, reason=str(stale)))
             return
