@@ -69,7 +69,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         first_seen: dict[str, float] = {}
-        while not self.ended.wait(0.01):
+        while not self.ended.wait(0.004):
             now = time.monotonic()
             pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
             first_seen = {pid: first_seen.get(pid, now) for pid in pids}
