@@ -7,30 +7,49 @@ process that dies simply never does the rest.
 
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from buying import FAULTS, KEY_WINDOW, POLICY, Buying
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from world import HOST
 
 from standfast import authority, orders, work
 from standfast.authority import Claim
 from standfast.errors import Refused
-from standfast.orders import Order, Supplier
+from standfast.orders import Attempt, Order, Supplier
+from standfast.orders.client import Outcome
 from standfast.supplier.wire import OrderRequest
 
-HELD = {"APPROVED", "SENDING", "UNKNOWN"}
 SENT = {"SENDING", "UNKNOWN", "CONFIRMED", "DELIVERED"}
+
+
+@dataclass
+class Flight:
+    """A transmission of this process that is not recorded yet."""
+
+    attempt: Attempt
+    supplier: Supplier
+    claim: Claim | None
+    outcome: Outcome | None = None
+
+
+PICK = st.integers(0, 7)
+FAULT = st.sampled_from([*FAULTS, "drop_before_accept", "delay"])
+LOOKUP_FAULT = st.sampled_from([*["none"] * 4, "error", "error", "lie", "crash"])
 
 
 class Orders(RuleBasedStateMachine):
     """Proposals, approvals, sending under every fault, settling, eras, clocks, deaths."""
-
-    claims = Bundle("claims")
-    drafts = Bundle("drafts")
-    attempts = Bundle("attempts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +59,10 @@ class Orders(RuleBasedStateMachine):
         self.shop.account.leaving = self.leaves
         self.client: Supplier | None = None
         self.turned_back = 0.0
+        self.day = ""
         self.first_sent: dict[str, tuple[float, OrderRequest]] = {}
-        self.refused_for_ever: set[str] = set()
+        self.claims: list[Claim] = []
+        self.flights: list[Flight] = []
 
     def teardown(self) -> None:
         self.shop.close()
@@ -66,122 +87,165 @@ class Orders(RuleBasedStateMachine):
 
     # Work and operators.
 
-    @rule(target=claims)
-    def new_work(self) -> object:
-        return multiple() if self.paused() else self.shop.claimed()
-
+    @precondition(lambda self: not self.paused())
     @rule(
-        target=drafts,
-        claim=claims,
         sku=st.sampled_from(["vanilla", "strawberry"]),
         quantity=st.integers(1, 9),
+        approved=st.sampled_from([True, True, False]),
+        hours=st.sampled_from([24.0, 24.0, 0.5, 0.01]),
     )
-    def propose(self, claim: Claim, sku: str, quantity: int) -> object:
-        try:
-            return self.shop.propose(claim, sku, quantity)
-        except Refused as refused:
-            return self.expected(refused, "stale_claim", "purchase_exists")
+    def ask_for_a_purchase(self, sku: str, quantity: int, approved: bool, hours: float) -> None:
+        self.claims.append(self.shop.claimed())
+        draft = self.shop.propose(self.claims[-1], sku, quantity)
+        if approved:
+            self._approve(draft, hours, "lucy")
 
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, sku=st.sampled_from(["vanilla", "strawberry"]), quantity=st.integers(1, 9))
+    def propose_more(self, pick: int, sku: str, quantity: int) -> None:
+        claim = self.claims[-1 - pick % len(self.claims)]
+        current = authority.operations(self.shop.connection)
+        try:
+            self.shop.propose(claim, sku, quantity)
+        except Refused as refused:
+            self.expected(refused, "stale_claim", "purchase_exists")
+            return
+        assert claim.epoch == current.epoch
+        assert not current.paused
+
+    @precondition(lambda self: self.some("DRAFT"))
     @rule(
-        order=drafts, hours=st.sampled_from([0.01, 0.5, 24.0]), operator=st.sampled_from(["lucy", "mallory"])
+        pick=PICK,
+        hours=st.sampled_from([24.0, 24.0, 0.5, 0.01]),
+        operator=st.sampled_from(["lucy", "lucy", "lucy", "mallory"]),
     )
-    def approve(self, order: Order, hours: float, operator: str) -> None:
-        before = self.shop.show(order)
+    def approve(self, pick: int, hours: float, operator: str) -> None:
+        self._approve(self.picked(pick, "DRAFT"), hours, operator)
+
+    def _approve(self, order: Order, hours: float, operator: str) -> None:
         try:
             told = self.shop.approve(order, hours=hours, operator=operator)
         except Refused:
-            assert self.shop.show(order) == before
+            assert self.shop.show(order) == order
             return
         assert operator == "lucy"
         assert told.order.status == "APPROVED"
 
-    @rule(order=drafts)
-    def revoke(self, order: Order) -> None:
-        before = self.shop.show(order).status
+    @precondition(lambda self: self.some())
+    @rule(pick=PICK, how=st.sampled_from(["revoke", "cancel", "expire", "era", "era, not resumed"]))
+    def authority_ends(self, pick: int, how: str) -> None:
+        """One rule for all of it, so that most of a run is purchases."""
+        if how == "revoke":
+            self._revoke(self.picked(pick))
+        elif how == "cancel":
+            self._cancel(self.picked(pick))
+        elif how == "expire":
+            orders.expire(self.shop.connection, now=self.shop.now())
+        elif not self.paused():
+            self._era_ends(resumed=how == "era")
+
+    def _revoke(self, order: Order) -> None:
         try:
             told = self.shop.revoke(order)
         except Refused:
-            assert before in {"CONFIRMED", "DELIVERED", "REJECTED"}
+            assert order.status in {"CONFIRMED", "DELIVERED", "REJECTED"}
             return
-        assert told.order.status == (before if before in {"SENDING", "UNKNOWN"} else "REVOKED")
+        sent = order.status in {"SENDING", "UNKNOWN"}
+        assert told.order.status == (order.status if sent else "REVOKED")
 
-    @rule(claim=claims)
-    def cancel(self, claim: Claim) -> None:
-        work.cancel(self.shop.connection, claim.work, reason="no", now=self.shop.now())
-        left = {one.status for one in orders.orders_of(self.shop.connection, claim.work)}
+    def _cancel(self, order: Order) -> None:
+        work_id = order.work
+        assert work_id is not None
+        work.cancel(self.shop.connection, work_id, reason="no", now=self.shop.now())
+        left = {one.status for one in orders.orders_of(self.shop.connection, work_id)}
         assert not left & {"DRAFT", "APPROVED"}
 
+    # Sending, in one go or in its three steps.
+
+    @precondition(lambda self: self.some("APPROVED"))
+    @rule(pick=PICK, fault=FAULT, passes=st.sampled_from([None, 0.0, 30.0, 3500.0]))
+    def send(self, pick: int, fault: str, passes: float | None) -> None:
+        """In one go, perhaps with a look at what became of it later."""
+        flight = self._begin(pick, of_claim=False)
+        if flight is not None:
+            self._transmit(flight, fault)
+            self._settle(flight)
+            order = self.shop.show(flight.attempt.order)
+            if passes is not None and order.status == "UNKNOWN":
+                self.shop.time.passes(passes)
+                self._reconcile(order, "none", resend=True)
+
+    @precondition(lambda self: self.some("APPROVED"))
+    @rule(pick=PICK, of_claim=st.booleans())
+    def begin(self, pick: int, of_claim: bool) -> None:
+        flight = self._begin(pick, of_claim=of_claim)
+        if flight is not None:
+            self.flights.append(flight)
+
+    @precondition(lambda self: any(one.outcome is None for one in self.flights))
+    @rule(fault=FAULT)
+    def transmit(self, fault: str) -> None:
+        self._transmit(next(one for one in self.flights if one.outcome is None), fault)
+
+    @precondition(lambda self: any(one.outcome is not None for one in self.flights))
     @rule()
-    def expire(self) -> None:
-        orders.expire(self.shop.connection, now=self.shop.now())
+    def settle(self) -> None:
+        flight = next(one for one in self.flights if one.outcome is not None)
+        self.flights.remove(flight)
+        self._settle(flight)
 
-    # The three steps of a transmission.
-
-    @rule(target=attempts, order=drafts, of_claim=st.booleans())
-    def begin(self, order: Order, of_claim: bool) -> object:
-        shop = self.shop
-        claim = self.claim_of(order) if of_claim else None
-        supplier = self.connected()
+    def _begin(self, pick: int, *, of_claim: bool) -> Flight | None:
+        shop, supplier, order = self.shop, self.connected(), self.picked(pick, "APPROVED")
         if supplier is None:
-            return multiple()
-        live = orders.live_approval(shop.connection, shop.show(order), shop.now())
+            return None
+        claim = next((one for one in self.claims if one.work == order.work), None) if of_claim else None
+        now, control = shop.now(), authority.operations(shop.connection)
+        approvals = orders.approvals_of(shop.connection, order.id)
         try:
             attempt = orders.begin(
                 shop.connection, order.id, supplier, claim=claim, clock=shop.clock, marker=shop.marker
             )
         except Refused:
-            return multiple()
-        assert live is not None, "SENDING without a live approval"
+            return None
+        [live] = [one for one in approvals if not one.revoked]
+        assert live.digest == order.digest
+        assert live.until > now, "sent under an approval that has ended"
         assert live.used_at is None, "an approval was used twice"
-        return [attempt, supplier, None, claim]
+        assert not control.paused
+        assert order.epoch == control.epoch
+        return Flight(attempt, supplier, claim)
 
-    @rule(step=attempts, fault=st.sampled_from(FAULTS))
-    def transmit(self, step: list[object], fault: str) -> None:
-        attempt, supplier, outcome, _ = step
-        assert isinstance(attempt, orders.Attempt)
-        assert isinstance(supplier, Supplier)
-        if outcome is None:
-            self.shop.account.fault = fault
-            step[2] = orders.transmit(supplier, attempt)
+    def _transmit(self, flight: Flight, fault: str) -> None:
+        self.shop.account.fault = fault
+        flight.outcome = orders.transmit(flight.supplier, flight.attempt)
 
-    @rule(step=attempts)
-    def settle(self, step: list[object]) -> None:
-        attempt, _, outcome, claim = step
-        assert isinstance(attempt, orders.Attempt)
-        assert claim is None or isinstance(claim, Claim)
-        if outcome is None:
-            return
+    def _settle(self, flight: Flight) -> None:
         shop = self.shop
+        assert flight.outcome is not None
         try:
             orders.settle(
                 shop.connection,
-                attempt,
-                outcome,  # type: ignore[arg-type]  # what transmit returned
-                claim=claim,
+                flight.attempt,
+                flight.outcome,
+                claim=flight.claim,
                 clock=shop.clock,
                 marker=shop.marker,
             )
         except Refused as refused:
             self.expected(refused, "stale_claim", "paused")
 
-    @rule(order=drafts, fault=st.sampled_from(FAULTS))
-    def send(self, order: Order, fault: str) -> None:
-        shop, supplier = self.shop, self.connected()
-        if supplier is None:
-            return
-        shop.account.fault = fault
-        try:
-            orders.send(shop.connection, order.id, supplier, claim=None, clock=shop.clock, marker=shop.marker)
-        except Refused:
-            shop.account.fault = "none"
+    @precondition(lambda self: self.some("UNKNOWN"))
+    @rule(pick=PICK, fault=LOOKUP_FAULT, resend=st.sampled_from([True, True, False]))
+    def reconcile(self, pick: int, fault: str, resend: bool) -> None:
+        self._reconcile(self.picked(pick, "UNKNOWN"), fault, resend=resend)
 
-    @rule(order=drafts, fault=st.sampled_from(FAULTS), resend=st.booleans())
-    def reconcile(self, order: Order, fault: str, resend: bool) -> None:
+    def _reconcile(self, order: Order, fault: str, *, resend: bool) -> None:
         shop, supplier = self.shop, self.connected()
         if supplier is None:
             return
         shop.account.fault = fault
-        looked, sent = shop.account.lookups, len(shop.account.sent)
+        looked, sent, now = shop.account.lookups, len(shop.account.sent), shop.now()
+        live = orders.live_approval(shop.connection, order, now)
         try:
             orders.reconcile(
                 shop.connection,
@@ -195,16 +259,22 @@ class Orders(RuleBasedStateMachine):
             shop.account.fault = "none"
         if len(shop.account.sent) > sent:
             assert resend
+            assert live is not None, "sent again without a live approval"
+            assert fault == "none", "sent again after a lookup without an answer"
             assert shop.account.lookups > looked, "sent again without a lookup"
 
-    @rule()
-    def give_up(self) -> None:
-        if not self.paused():
-            orders.give_up_waiting(self.shop.connection, clock=self.shop.clock, marker=self.shop.marker)
+    @precondition(lambda self: self.some("SENDING") and not self.paused())
+    @rule(later=st.sampled_from([0.0, 120.0]))
+    def give_up(self, later: float) -> None:
+        self.shop.time.passes(later)
+        orders.give_up_waiting(self.shop.connection, clock=self.shop.clock, marker=self.shop.marker)
+        if later:
+            assert not [one for one in self.some("SENDING") if one.epoch == self.epoch()]
 
-    @rule(order=drafts)
-    def resolve(self, order: Order) -> None:
-        shop = self.shop
+    @precondition(lambda self: self.some("UNKNOWN"))
+    @rule(pick=PICK)
+    def resolve(self, pick: int) -> None:
+        shop, order = self.shop, self.picked(pick, "UNKNOWN")
         for receipt in shop.receipts():
             try:
                 orders.resolve(
@@ -220,10 +290,10 @@ class Orders(RuleBasedStateMachine):
                 continue
             assert receipt.operation_id == order.id
 
-    @rule(order=drafts)
-    def deliver(self, order: Order) -> None:
-        shop = self.shop
-        before = shop.show(order).status
+    @precondition(lambda self: self.some())
+    @rule(pick=PICK)
+    def deliver(self, pick: int) -> None:
+        shop, order = self.shop, self.picked(pick)
         try:
             orders.deliver(
                 shop.connection,
@@ -235,43 +305,50 @@ class Orders(RuleBasedStateMachine):
             )
         except Refused:
             return
-        assert before in {"CONFIRMED", "DELIVERED"}
+        assert order.status in {"CONFIRMED", "DELIVERED"}
 
+    @precondition(lambda self: self.shop.account.late)
     @rule()
     def what_was_held_back_arrives(self) -> None:
         self.shop.account.arrive()
 
     # Eras, clocks, deaths.
 
-    @rule()
-    def era_ends(self) -> None:
+    def _era_ends(self, *, resumed: bool) -> None:
         shop = self.shop
         authority.replace(shop.connection, shop.layout, "restored", shop.now(), HOST)
         assert shop.money()[0] == 0
+        live = shop.connection.execute("SELECT count(*) FROM approvals WHERE revoked = 0").fetchone()[0]
+        assert live == 0
+        if resumed:
+            self.resume_after_inspection()
 
     @precondition(lambda self: self.paused())
     @rule()
     def resume_after_inspection(self) -> None:
         shop = self.shop
-        epoch = authority.operations(shop.connection).epoch
-        shop.account.register(epoch, replaces=shop.account.account().epoch)
+        shop.account.register(self.epoch(), replaces=shop.account.account().epoch)
         authority.resume(shop.connection, shop.marker, "inspected", shop.now())
 
-    @rule(seconds=st.sampled_from([1.0, 59.0, 121.0, 301.0, 1800.0, 86400.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.shop.time.passes(seconds)
+    @rule(
+        how=st.sampled_from(["passes", "passes", "is set", "dies"]),
+        seconds=st.sampled_from([1.0, 301.0, 1800.0, 3500.0, -1.0, -300.0, 86400.0, -86400.0]),
+    )
+    def time_and_death(self, how: str, seconds: float) -> None:
+        if how == "passes":
+            self.shop.time.passes(abs(seconds))
+        elif how == "is set":
+            self.shop.time.wall += seconds
+        else:
+            self._process_dies_and_starts_again()
 
-    @rule(seconds=st.sampled_from([-86400.0, -300.0, -1.0, 300.0, 86400.0]))
-    def the_wall_clock_is_set(self, seconds: float) -> None:
-        self.shop.time.wall += seconds
-
-    @rule()
-    def the_process_dies_and_starts_again(self) -> None:
+    def _process_dies_and_starts_again(self) -> None:
         shop = self.shop
         before = shop.now()
         shop.clock = shop.time.clock()
         self.turned_back += max(0.0, before - shop.now())
         self.client = None
+        self.flights.clear()
 
     # What always holds.
 
@@ -279,6 +356,10 @@ class Orders(RuleBasedStateMachine):
     def the_money_adds_up(self) -> None:
         shop = self.shop
         reserved, spent = shop.money()
+        day = orders.spending(shop.connection, shop.now()).day
+        booked = shop.connection.execute("SELECT day FROM spending").fetchone()
+        assert booked is None or day >= booked[0] >= self.day, "a day came back"
+        self.day = booked[0] if booked else ""
         assert reserved + spent <= POLICY.ceiling_cents
         held = shop.connection.execute(
             "SELECT total(quantity * unit_cost_cents) FROM orders WHERE status IN ('APPROVED', 'SENDING',"
@@ -304,9 +385,11 @@ class Orders(RuleBasedStateMachine):
         spent = self.shop.connection.execute("SELECT total(spent_cents) FROM orders").fetchone()[0]
         assert spent == sum(one.total_cents for one in receipts.values() if one.receipt_id in seen)
 
-    def expected(self, refused: Refused, *codes: str) -> object:
+    def expected(self, refused: Refused, *codes: str) -> None:
         assert refused.code in codes
-        return multiple()
+
+    def epoch(self) -> str:
+        return authority.operations(self.shop.connection).epoch
 
     def paused(self) -> bool:
         return authority.operations(self.shop.connection).paused
@@ -320,19 +403,29 @@ class Orders(RuleBasedStateMachine):
                 return None
         return self.client
 
-    def claim_of(self, order: Order) -> Claim | None:
-        row = self.shop.connection.execute(
-            "SELECT id, owner, generation, epoch, role, session, subject, prompt FROM work"
-            " WHERE id = ? AND owner IS NOT NULL AND epoch IS NOT NULL",
-            (order.work,),
-        ).fetchone()
-        return None if row is None else Claim(*row)
+    def some(self, *statuses: str) -> list[Order]:
+        """The orders in any of these statuses; all, when none is named."""
+        listed = orders.list_orders(self.shop.connection, limit=10_000)
+        return [one for one in listed if not statuses or one.status in statuses]
+
+    def picked(self, pick: int, *statuses: str) -> Order:
+        """One of them, the newest first."""
+        found = self.some(*statuses)
+        return found[pick % len(found)]
 
 
-TestOrders = Orders.TestCase
-TestOrders.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+MANY_STEPS = settings(
+    max_examples=50,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+def test_orders_add_up_whatever_happens() -> None:
+    run_state_machine_as_test(Orders, settings=MANY_STEPS)
+
+
+@pytest.mark.full
+def test_orders_add_up_whatever_happens_at_length() -> None:
+    run_state_machine_as_test(Orders, settings=settings(MANY_STEPS, max_examples=1500))
