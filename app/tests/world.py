@@ -12,7 +12,7 @@ from standfast.authority import Claim
 from standfast.authority import marker as markers
 from standfast.clock import Clock
 from standfast.layout import Layout
-from standfast.store import Store, immediate, open_store
+from standfast.store import Component, Store, immediate, open_store
 
 COMPONENTS = (authority.COMPONENT, work.COMPONENT)
 HOST = "a" * 64
@@ -41,10 +41,11 @@ class World:
 
     layout: Layout
     time: Time = field(default_factory=Time)
+    components: tuple[Component, ...] = COMPONENTS
 
     def __post_init__(self) -> None:
         self.layout.state.mkdir(mode=0o700, exist_ok=True)
-        self.connection: Store = open_store(self.layout.database, COMPONENTS, create=True)
+        self.connection: Store = open_store(self.layout.database, self.components, create=True)
         self.clock = self.time.clock()
         self.marker = self.layout.marker
         authority.initialise(self.connection, self.layout, self.now(), HOST)

@@ -21,7 +21,7 @@ from standfast.authority.epoch import (
     replace,
     resume,
 )
-from standfast.authority.fence import Claim, StaleClaim, admits, assert_current, fenced
+from standfast.authority.fence import Claim, FencedNow, StaleClaim, admits, assert_current, fenced
 from standfast.authority.lock import writer_lock
 from standfast.authority.marker import Marker, host_identity, refuse_other_host
 
@@ -34,6 +34,7 @@ __all__ = [
     "DEFAULT_LEASE",
     "MAX_LEASE",
     "Claim",
+    "FencedNow",
     "Marker",
     "Operations",
     "StaleClaim",

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NewType
 
 from standfast.authority import marker as markers
 from standfast.clock import Clock
@@ -112,9 +112,14 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
         raise StaleClaim(DELEGATION_ENDED)
 
 
+FencedNow = NewType("FencedNow", float)
+"""When a fenced transaction began, epoch seconds. A function that takes one writes inside its caller's fence:
+only ``fenced`` makes it."""
+
+
 def fenced(
     connection: sqlite3.Connection, claim: Claim, clock: Clock, marker: Path, boundary: str = "fenced"
-) -> AbstractContextManager[float]:
+) -> AbstractContextManager[FencedNow]:
     """The one way to write for a claim: a write transaction that begins with the fence; yields now.
 
     The time is read after the write lock was won, so that waiting for it cannot hide an expired lease. Raises
@@ -137,7 +142,7 @@ class _Fenced:
         self._marker = marker
         self._transaction = immediate(connection, boundary)
 
-    def __enter__(self) -> float:
+    def __enter__(self) -> FencedNow:
         self._transaction.__enter__()
         try:
             now = self._clock.now()
@@ -145,7 +150,7 @@ class _Fenced:
         except BaseException as refused:
             self._transaction.__exit__(type(refused), refused, refused.__traceback__)
             raise
-        return now
+        return FencedNow(now)
 
     def __exit__(
         self,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from standfast.authority import Claim
 from standfast.clock import Clock
 from standfast.errors import Refused
 from standfast.orders.book import Order, live_approval, show_order
@@ -61,12 +60,11 @@ def reconcile(
     *,
     clock: Clock,
     marker: Path,
-    claim: Claim | None = None,
     resend: bool = True,
 ) -> Reconciled:
     """Ask the supplier about one UNKNOWN order; record its receipt, or send it again where that is safe.
 
-    Raises StaleClaim, and Refused: ``paused``, ``marker_disagrees``, ``order_unknown``, ``not_uncertain``
+    Raises Refused: ``paused``, ``marker_disagrees``, ``order_unknown``, ``not_uncertain``
     (SENDING under way, or never sent), ``account_other_epoch``.
     """
     found = show_order(connection, order)
@@ -86,7 +84,7 @@ def reconcile(
         answer = Unclear(f"the client failed: {type(error).__name__}")
     triggers.reach("reconcile.answered")
     attempt: Attempt | None = None
-    with acting(connection, claim, clock, marker, "reconcile") as now:
+    with acting(connection, None, clock, marker, "reconcile") as now:
         found = show_order(connection, order)
         if found.status != "UNKNOWN":
             return Reconciled(found, "settled")
@@ -103,7 +101,7 @@ def reconcile(
     triggers.reach("send.leaves")
     outcome = transmit(supplier, attempt)
     triggers.reach("send.answered")
-    settled = settle(connection, attempt, outcome, claim=claim, clock=clock, marker=marker)
+    settled = settle(connection, attempt, outcome, claim=None, clock=clock, marker=marker)
     return Reconciled(settled, "sent_again")
 
 

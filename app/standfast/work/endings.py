@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from standfast.authority import DEFAULT_LEASE, Claim, fenced, take_next
+from standfast.authority import DEFAULT_LEASE, Claim, FencedNow, fenced, take_next
 from standfast.clock import Clock
 from standfast.errors import BadInput, Refused
 from standfast.store import immediate
@@ -149,7 +149,7 @@ def _end(
     report: str | None,
     run: str | None,
     reason: str,
-    now: float,
+    now: FencedNow,
 ) -> Finished:
     written = write_report(connection, claim.work, claim.generation, report, now) if report else None
     connection.execute(

@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from standfast.authority import Claim, fenced
+from standfast.authority import Claim, FencedNow, fenced
 from standfast.clock import Clock
 from standfast.errors import BadInput, Refused
 from standfast.store import new_id
@@ -45,7 +45,9 @@ def create_report(
         return write_report(connection, claim.work, claim.generation, body, now)
 
 
-def write_report(connection: sqlite3.Connection, work: str, generation: int, body: str, now: float) -> str:
+def write_report(
+    connection: sqlite3.Connection, work: str, generation: int, body: str, now: FencedNow
+) -> str:
     """Insert a report inside the caller's fenced transaction; returns its id."""
     report = new_id(now)
     connection.execute(

@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from standfast.authority import Claim, fenced
+from standfast.authority import Claim, FencedNow, fenced
 from standfast.clock import Clock
 from standfast.errors import BadInput
 
@@ -36,7 +36,7 @@ def observe(connection: sqlite3.Connection, claim: Claim, message: str, *, clock
         return append(connection, claim, message, now)
 
 
-def append(connection: sqlite3.Connection, claim: Claim, message: str, now: float) -> int:
+def append(connection: sqlite3.Connection, claim: Claim, message: str, now: FencedNow) -> int:
     """``observe`` inside the caller's fenced transaction, for a message that is one with another write."""
     row = connection.execute(
         "INSERT INTO transcript (work, generation, message, written_at) VALUES (?, ?, ?, ?) RETURNING seq",
