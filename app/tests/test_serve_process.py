@@ -178,7 +178,7 @@ def test_an_invalid_configuration_is_exit_78_with_the_field_and_nothing_touched(
     text = instance.layout.shop.read_text().replace(old, new, 1)
     instance.layout.shop.write_text(text)
     work = instance.add().work
-    with Process(instance, **environment) as service:
+    with Process(instance, pausing=None, **environment) as service:
         assert service.wait() == 78
         assert named in service.log
         assert "Traceback" not in service.log

@@ -33,7 +33,7 @@ def test_the_rules_of_a_connection(world: World) -> None:
     assert values == ["wal", 2, 1, 5000, 0x53464153]
     tables = world.connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'")
     assert {name for name, strict in tables if not strict and not name.startswith("sqlite_")} == set()
-    assert schema_versions(world.connection) == {"authority": 1, "work": 1}
+    assert schema_versions(world.connection) == {"authority": 1, "work": 2}
 
 
 def test_a_new_store_is_private_under_any_umask(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ class TestRefusals:
     ) -> None:
         world.admit()
         statement = {
-            "version": "UPDATE meta SET version = 2 WHERE component = 'work'",
+            "version": "UPDATE meta SET version = 3 WHERE component = 'work'",
             "component": "INSERT INTO meta VALUES ('orders', 1)",
         }[change]
         with immediate(world.connection):
@@ -121,7 +121,7 @@ class TestRefusals:
         with pytest.raises(Refused) as refused:
             open_store(world.layout.database, COMPONENTS, create=True)
         assert refused.value.code == "store_newer"
-        assert {"version": "work 2", "component": "orders 1"}[change] in refused.value.observed[0]
+        assert {"version": "work 3", "component": "orders 1"}[change] in refused.value.observed[0]
         after = digest(world.layout.state)
         assert {name: after[name] for name in files} == before
         readable = open_readonly(world.layout.database)
@@ -223,7 +223,7 @@ class TestMigrations:
             assert dump(reader) == before
             reader.close()
         world.connection = open_store(world.layout.database, next_version())
-        assert schema_versions(world.connection) == {"authority": 1, "work": 2}
+        assert schema_versions(world.connection) == {"authority": 1, "work": 3}
         assert world.connection.execute("SELECT count(*) FROM reports").fetchone() == (1,)
 
     @pytest.mark.parametrize("statement", [1, 2, 3])

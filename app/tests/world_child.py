@@ -67,6 +67,45 @@ def fire(state: str, begin: str, end: str) -> None:
             print(fired.schedule, fired.slot, fired.work)
 
 
+def spawn(state: str) -> None:
+    """Claim one parent after the other; delegate for each until it is refused; print how many children."""
+    layout = Layout(Path(state))
+    connection, clock = opened(layout), Clock()
+    policy = work.DelegationPolicy(children=10**9)
+    while claim := authority.claim_next(connection, owner="parent", now=clock.now(), marker=layout.marker):
+        spawned = 0
+        with suppress(authority.StaleClaim):
+            while True:
+                with suppress(StoreBusy):
+                    work.delegate(
+                        connection,
+                        claim,
+                        subject=f"s{spawned}",
+                        prompt="look",
+                        seconds=600,
+                        clock=clock,
+                        marker=layout.marker,
+                        policy=policy,
+                    )
+                    spawned += 1
+                time.sleep(
+                    0.001
+                )  # SQLite's lock is not fair: without it the other process hardly gets a turn
+        print(spawned)
+
+
+def cancel(state: str, rounds: str) -> None:
+    """Cancel so many parents, each soon after it was claimed; print each."""
+    connection, clock = opened(Layout(Path(state))), Clock()
+    query = "SELECT id FROM work WHERE status = 'RUNNING' AND parent IS NULL"
+    for number in range(int(rounds)):
+        while (row := connection.execute(query).fetchone()) is None:
+            time.sleep(0.0005)
+        time.sleep(number % 7 * 0.003)
+        canceled = partial(work.cancel, connection, row[0], reason="enough", now=clock.now())
+        print(row[0], patiently(canceled).children)
+
+
 def die(state: str, point: str) -> None:
     """Live through a whole day's work, and die by SIGKILL at the named point."""
     layout = Layout(Path(state))

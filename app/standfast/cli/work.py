@@ -20,6 +20,7 @@ from standfast.work import (
     WorkItem,
     admit,
     cancel,
+    children_of,
     foresee,
     list_reports,
     list_work,
@@ -49,6 +50,14 @@ class WorkEntry(BaseModel):
     finished_at: str | None
     run: str | None
     """The service run that finished it."""
+    epoch: str | None
+    """The era in which it was last claimed."""
+    interrupted_epoch: str | None
+    """The era whose beginning interrupted it."""
+    parent: str | None
+    """The work that delegated it."""
+    deadline: str | None
+    """Delegated work writes nothing from then on."""
 
     @classmethod
     def of(cls, item: WorkItem) -> "WorkEntry":
@@ -68,6 +77,10 @@ class WorkEntry(BaseModel):
             lease_until=_time(item.lease_until),
             finished_at=_time(item.finished_at),
             run=item.run,
+            epoch=item.epoch,
+            interrupted_epoch=item.interrupted_epoch,
+            parent=item.parent,
+            deadline=_time(item.deadline),
         )
 
 
@@ -97,6 +110,8 @@ class WorkShown(BaseModel):
     """One work item with its record."""
 
     work: WorkEntry
+    children: list[WorkEntry]
+    """What it has delegated, oldest first."""
     reports: list[str]
     """Ids, newest first."""
     transcript: list[TranscriptEntry]
@@ -202,14 +217,16 @@ def show(ctx: typer.Context, work: Annotated[str, typer.Argument(help="A work it
     with reading(current(ctx).layout) as connection:
         shown = WorkShown(
             work=WorkEntry.of(show_work(connection, work)),
+            children=[WorkEntry.of(child) for child in children_of(connection, work)],
             reports=[report.id for report in list_reports(connection, work=work)],
             transcript=[TranscriptEntry.of(row) for row in transcript(connection, work)],
         )
 
     def render() -> None:
         fields = [(name.replace("_", " "), value) for name, value in shown.work.model_dump().items()]
+        children = [("child", f"{child.id} {child.status}") for child in shown.children]
         reports = [("report", report) for report in shown.reports]
-        facts([(name, value) for name, value in [*fields, *reports] if value not in {None, ""}])
+        facts([(name, value) for name, value in [*fields, *children, *reports] if value not in {None, ""}])
         for entry in shown.transcript:
             write(f"[{entry.generation}] {printable(json.dumps(entry.message, ensure_ascii=False))}")
 

@@ -43,7 +43,7 @@ from standfast.orders.era import PAUSED
 from standfast.orders.evidence import Recorded, deliver, resolve
 from standfast.orders.intent import Intent, money, order_id
 from standfast.orders.policy import LONGEST_APPROVAL, POLICY_OPERATOR, Policy
-from standfast.orders.proposals import RECORD, RESEARCH, Proposed, propose
+from standfast.orders.proposals import RECORD, Proposed, propose
 from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
 from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
 from standfast.orders.waiting import has_open_orders, wait, waits, wake
@@ -55,7 +55,6 @@ __all__ = [
     "PAUSED",
     "POLICY_OPERATOR",
     "RECORD",
-    "RESEARCH",
     "STATUSES",
     "Absent",
     "Accepted",

@@ -12,11 +12,11 @@ from standfast.orders.approvals import approve_by_allowance
 from standfast.orders.book import Order, find_order, show_order
 from standfast.orders.intent import LARGEST_QUANTITY, SMALLEST_QUANTITY, Intent, order_id
 from standfast.orders.policy import Policy
+from standfast.work.delegation import RESEARCH
 from standfast.work.transcript import append
 
 RECORD = "order"
 """The role of a proposal's transcript row; it is no part of the conversation with the model."""
-RESEARCH = "research"
 SUPERSEDED = "superseded by a later proposal of the same work"
 
 

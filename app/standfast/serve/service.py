@@ -40,6 +40,7 @@ from standfast.shop.plan import plan
 from standfast.store import open_store
 from standfast.work import (
     Outbox,
+    close_children,
     deliver_pending,
     fire_due,
     list_schedules,
@@ -195,6 +196,7 @@ class Service:
         recovered = self._recover()
         fired = self._fire()
         changed = self._watch_stock()
+        closed = self._close_children()
         ordered = self._purchasing.one_pass()
         worked = self._turn()
         if self._stop.requested:
@@ -203,7 +205,7 @@ class Service:
         if delivered:
             log.info("delivered: %s", facts(reports=delivered))
         self._next_slot = min((s.next_slot for s in list_schedules(self._connection)), default=None)
-        return bool(recovered or fired or changed or ordered or worked or delivered)
+        return bool(recovered or fired or changed or closed or ordered or worked or delivered)
 
     def _recover(self) -> bool:
         """Once, in the first pass that may work: close what an earlier process left RUNNING."""
@@ -250,6 +252,12 @@ class Service:
                 facts(sku=change.sku, work=change.work),
             )
         return bool(changes)
+
+    def _close_children(self) -> bool:
+        closed = close_children(self._connection, now=self._clock.now())
+        for child in closed:
+            log.info("delegated work closed: %s", facts(work=child.work, reason=child.reason))
+        return bool(closed)
 
     def _turn(self) -> bool:
         """Take work and do it. A turn that the locked store cut short stays in hand for the next pass."""

@@ -4,10 +4,10 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from standfast import orders
-from standfast.agent import LoopResult, Model, Status, run_loop
+from standfast.agent import Limits, LoopResult, Model, Status, run_loop
 from standfast.agent.messages import Message
 from standfast.authority import Claim, StaleClaim, renew
 from standfast.clock import Clock
@@ -17,7 +17,7 @@ from standfast.serve.journal import facts
 from standfast.serve.settings import Settings
 from standfast.shop import prompts, skills
 from standfast.shop.tools import ShopTools, conversation
-from standfast.work import Ending, finish, observe
+from standfast.work import RESEARCH, Ending, delegated, finish, observe
 from standfast.work.reports import BODY_BYTES
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Worker:
             tools.dispatcher(),
             self._opening(claim),
             records=conversation(self.connection, claim.work),
-            limits=self.settings.shop.limits.for_loop(),
+            limits=self._limits(claim),
             observe=lambda message: self._observe(claim, message),
             on_step=lease.step,
             stop=self.stop,
@@ -99,10 +99,23 @@ class Worker:
             return
         log.info("work closed after a stop: %s", facts(work=claim.work, generation=claim.generation))
 
+    def _limits(self, claim: Claim) -> Limits:
+        """The shop's limits; for delegated work also its own, and the time until its deadline."""
+        limits = self.settings.shop.limits.for_loop()
+        child = delegated(self.connection, claim.work)
+        if child is None:
+            return limits
+        return replace(
+            limits,
+            model_calls=min(limits.model_calls, child.limits.model_calls),
+            tool_calls=min(limits.tool_calls, child.limits.tool_calls),
+            seconds=max(0.0, min(limits.seconds, child.limits.seconds, child.deadline - self.clock.now())),
+        )
+
     def _may_purchase(self, claim: Claim) -> bool:
         configured = self.settings.supplier is not None and self.settings.shop.spending is not None
         # A canary shows that work gets finished; one that asked for money would wait for an operator.
-        return configured and claim.role != orders.RESEARCH and claim.session != canary.SESSION
+        return configured and claim.role != RESEARCH and claim.session != canary.SESSION
 
     def _opening(self, claim: Claim) -> list[Message]:
         skill = skills.current(self.connection)

@@ -11,16 +11,19 @@ from pydantic import BaseModel, Field, JsonValue
 from standfast import orders
 from standfast.agent import Arguments, Dispatcher, NoArguments, Tool, ToolCall, tool
 from standfast.authority import Claim, agrees, assert_current, operations
-from standfast.clock import Clock
+from standfast.clock import Clock, rfc3339
 from standfast.errors import BadInput
 from standfast.orders.intent import LARGEST_QUANTITY, SMALLEST_QUANTITY
 from standfast.shop.config import ShopConfig
 from standfast.shop.stock import positions
-from standfast.work import observe, show_work, transcript
+from standfast.work import DELEGATION, RESEARCH, delegate, observe, show_work, transcript
 
 FINDING = "finding"
 """The role of a finding's transcript row; it is no part of the conversation with the model."""
 PROPOSE = "propose_order"
+DELEGATE = "delegate"
+_RECORDS = {FINDING, orders.RECORD, DELEGATION}
+"""Roles of transcript rows that are no part of the conversation."""
 OPEN_SHOWN = 100
 """Open orders shown to a model, the oldest first."""
 RESULT_BYTES = 128 * 1024
@@ -43,6 +46,17 @@ class Purchase(Arguments):
     """Units."""
 
 
+class Research(Arguments):
+    """What `delegate` takes."""
+
+    subject: Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+    """What it is about; a sku narrows the answer."""
+    prompt: Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
+    """What is to be found out."""
+    seconds: Annotated[int, Field(ge=60, le=900)] = 600
+    """How long from now it is worth knowing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShopTools:
     """What a turn for ``claim`` may read and write."""
@@ -58,9 +72,12 @@ class ShopTools:
     def dispatcher(self) -> Dispatcher:
         """The tools behind the gate: the fence is asked before every consequential call."""
         everything = self._tools()
+        withheld = set() if self.purchasing else {PROPOSE}
+        if self.claim.role == RESEARCH:
+            withheld = {PROPOSE, DELEGATE}
         return Dispatcher(
             everything,
-            allowed=[one.name for one in everything if self.purchasing or one.name != PROPOSE],
+            allowed=[one.name for one in everything if one.name not in withheld],
             before_write=self._gate,
             result_bytes=RESULT_BYTES,
         )
@@ -81,6 +98,13 @@ class ShopTools:
                 "Propose to buy units of one product; an operator has to approve it.",
                 Purchase,
                 self._propose_order,
+                consequential=True,
+            ),
+            tool(
+                DELEGATE,
+                "Let a helper look something up for Lucy; it reports to her by itself and can buy nothing.",
+                Research,
+                self._delegate,
                 consequential=True,
             ),
         ]
@@ -130,6 +154,19 @@ class ShopTools:
         )
         return _shown(proposed.order)
 
+    def _delegate(self, research: Research, call: ToolCall) -> JsonValue:
+        child = delegate(
+            self.connection,
+            self.claim,
+            subject=research.subject,
+            prompt=research.prompt,
+            seconds=research.seconds,
+            clock=self.clock,
+            marker=self.marker,
+            call=call.id,
+        )
+        return {"work": child.work, "deadline": rfc3339(child.deadline)}
+
 
 def _shown(order: orders.Order) -> dict[str, JsonValue]:
     """An order as a model sees it."""
@@ -151,7 +188,7 @@ def findings(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonVa
 
 def conversation(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonValue]]:
     """The recorded messages of one work item's conversation, over all generations, oldest first."""
-    return [one for one in _messages(connection, work) if one.get("role") not in {FINDING, orders.RECORD}]
+    return [one for one in _messages(connection, work) if one.get("role") not in _RECORDS]
 
 
 def _messages(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonValue]]:

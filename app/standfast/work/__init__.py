@@ -4,6 +4,19 @@ Everything that writes for a claim goes through the fence of ``standfast.authori
 """
 
 from standfast.work.component import COMPONENT
+from standfast.work.delegation import (
+    RECORD as DELEGATION,
+)
+from standfast.work.delegation import (
+    RESEARCH,
+    ChildLimits,
+    ClosedChild,
+    Delegated,
+    DelegationPolicy,
+    close_children,
+    delegate,
+    delegated,
+)
 from standfast.work.delivery import Channel, Outbox, deliver_pending, resume_deliveries
 from standfast.work.endings import Canceled, Ending, Finished, cancel, finish, finish_and_claim
 from standfast.work.intake import Admission, Limits, Request, admit, admit_within, foresee
@@ -12,6 +25,7 @@ from standfast.work.reading import (
     Latest,
     WorkItem,
     ages,
+    children_of,
     counts,
     latest_done,
     list_work,
@@ -33,10 +47,16 @@ from standfast.work.transcript import TranscriptRow, observe, transcript
 
 __all__ = [
     "COMPONENT",
+    "DELEGATION",
+    "RESEARCH",
     "Admission",
     "Ages",
     "Canceled",
     "Channel",
+    "ChildLimits",
+    "ClosedChild",
+    "Delegated",
+    "DelegationPolicy",
     "Ending",
     "Finished",
     "Fired",
@@ -55,8 +75,12 @@ __all__ = [
     "admit_within",
     "ages",
     "cancel",
+    "children_of",
+    "close_children",
     "counts",
     "create_report",
+    "delegate",
+    "delegated",
     "deliver_pending",
     "finish",
     "finish_and_claim",

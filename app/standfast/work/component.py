@@ -87,6 +87,18 @@ CREATE TABLE slots (
 ) STRICT, WITHOUT ROWID
 """
 
+# A child's limits. It is open until the service has seen that it ended, so that looking stays cheap.
+_DELEGATIONS = """
+CREATE TABLE delegations (
+    work        TEXT PRIMARY KEY REFERENCES work (id),
+    generation  INTEGER NOT NULL,
+    model_calls INTEGER NOT NULL,
+    tool_calls  INTEGER NOT NULL,
+    seconds     REAL NOT NULL,
+    open        INTEGER NOT NULL DEFAULT 1 CHECK (open IN (0, 1))
+) STRICT, WITHOUT ROWID
+"""
+
 
 def _deliveries_become_unknown(connection: sqlite3.Connection) -> None:
     """Whether a report in flight arrived is not known in the new era."""
@@ -111,6 +123,10 @@ COMPONENT = Component(
             _SCHEDULES,
             "CREATE INDEX schedules_due ON schedules (next_slot)",
             _SLOTS,
+        ),
+        (
+            _DELEGATIONS,
+            "CREATE INDEX delegations_open ON delegations (work) WHERE open = 1",
         ),
     ),
     on_epoch_end=_deliveries_become_unknown,

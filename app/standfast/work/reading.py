@@ -78,6 +78,13 @@ def list_work(
     return _items(connection, _LISTS[status], limit)
 
 
+def children_of(connection: sqlite3.Connection, work: str) -> list[WorkItem]:
+    """What a work item has delegated, oldest first."""
+    return _items(
+        connection, "SELECT * FROM work INDEXED BY work_delegated WHERE parent = ? ORDER BY seq", work
+    )
+
+
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
     """How many items there are of every status."""
     return dict(
