@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from serving import PATIENCE, instance, service
+from support import HandClock
 
-from standfast import work
+from standfast import orders, work
 from standfast.authority import claim_next, marker, pause
 from standfast.cli import main as cli
 from standfast.clock import Clock
@@ -90,6 +91,25 @@ def test_a_pid_that_another_program_took_over_is_not_the_service(layout: Layout,
         other.communicate(b"\n")
     assert found.service is not None
     assert found.service.alive is False
+
+
+@pytest.mark.parametrize(("blocked", "expected"), [(86_400, set()), (86_401, {"blocked_old"})])
+def test_work_left_blocked_for_a_day_is_attention_unless_it_waits_for_an_order(
+    layout: Layout, blocked: float, expected: set[str]
+) -> None:
+    then = HandClock(NOW - blocked)
+    for before in (1, 2):
+        ask(layout, then.now() - before)
+    with opened(layout) as connection:
+        for waits in (True, False):
+            claim = claim_next(connection, owner="w", now=then.now(), marker=layout.marker)
+            assert claim is not None
+            if waits:
+                orders.wait(connection, claim, clock=then, marker=layout.marker)
+            work.finish(connection, claim, "BLOCKED", clock=then, marker=layout.marker)
+    found = look(layout, NOW)
+    assert rules(found) == expected
+    assert all("1 BLOCKED" in told.observed for told in found.attention if told.rule == "blocked_old")
 
 
 def test_pause_is_attention_and_waiting_work_is_then_expected(layout: Layout) -> None:

@@ -38,9 +38,24 @@ def test_an_interval_fires_once_per_slot(world: World) -> None:
     fired = fire(world)
     assert [(one.slot, one.skipped) for one in fired] == [(START + HOUR, 0)]
     assert fire(world) == []
+    assert fired[0].work is not None
     item = work.show_work(world.connection, fired[0].work)
     assert (item.session, item.prompt, item.status) == ("schedule:brief", "write the brief", "READY")
     assert work.list_slots(world.connection, "brief")[0].work == fired[0].work
+
+
+def test_a_slot_whose_origin_is_taken_is_skipped_and_the_next_one_fires(world: World) -> None:
+    schedule = add(world, every=HOUR)
+    other = add(world, "other", every=HOUR)
+    world.admit(f"schedule:brief:{schedule.next_slot}", "elsewhere", "something else")
+    world.time.passes(HOUR)
+    taken, fired = sorted(fire(world), key=lambda one: one.schedule)
+    assert (taken.work, fired.schedule, fired.slot) == (None, "other", other.next_slot)
+    assert "used for other content" in taken.reason
+    assert [slot.outcome for slot in work.list_slots(world.connection, "brief")] == ["skipped"]
+    assert fire(world) == []
+    world.time.passes(HOUR)
+    assert [one.reason for one in fire(world)] == ["", ""]
 
 
 @pytest.mark.parametrize(

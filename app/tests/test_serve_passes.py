@@ -13,6 +13,7 @@ from standfast.agent import Reply, Request, ScriptedModel, ToolCall
 from standfast.authority import marker as markers
 from standfast.authority import pause, replace, resume
 from standfast.authority.marker import Marker
+from standfast.errors import Refused
 from standfast.shop.config import load
 from standfast.shop.prompts import opening_messages
 from standfast.shop.tools import ShopTools
@@ -62,6 +63,34 @@ def test_low_stock_becomes_a_report_once(tmp_path: Path) -> None:
         json.loads(m) for _, m in instance.transcript(work[0][0]) if json.loads(m)["role"] == "finding"
     ]
     assert [(f["gate"], f["tool_call_id"]) for f in findings] == [("allowed", "offline-2")]
+
+
+@pytest.mark.parametrize("point", ["episodes.before_commit", "claim.before_commit", "deliver.before_commit"])
+def test_what_is_refused_in_one_step_keeps_neither_the_other_steps_nor_the_next_pass(
+    tmp_path: Path, point: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = Instance.make(tmp_path, low=True)
+    work = instance.add().work
+    refused = 0
+
+    def refuse(reached: str) -> None:
+        nonlocal refused
+        if reached == point and not refused:
+            refused += 1
+            raise Refused("test", "no", observed="x")
+
+    triggers.arm(refuse)
+    try:
+        with instance.service() as service:
+            service.one_pass()
+            service.one_pass()
+            until_idle(service)
+    finally:
+        triggers.disarm()
+    assert refused == 1
+    assert "refused: code=test" in caplog.text
+    assert instance.status(work) == ("DONE", 1)
+    assert instance.rows("SELECT count(*) FROM reports WHERE delivery = 'sent'") == [(3,)]
 
 
 def test_the_brief_comes_due_by_the_clock_once_for_each_slot(instance: Instance) -> None:

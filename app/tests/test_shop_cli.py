@@ -138,9 +138,19 @@ def test_past_a_limit_work_is_recorded_as_rejected_with_exit_3(run: Run, instanc
     assert run("work", "add", "One")[0] == 0
     assert run("work", "add", "Two", check=True)[0] == 3
     code, rejected = run("work", "add", "Two")
-    assert (code, rejected["status"]) == (3, "REJECTED")
-    assert "pending limit" in rejected["reason"]
-    assert run("work", "show", rejected["work"])[1]["work"]["status"] == "REJECTED"
+    assert (code, rejected["changed"], rejected["refused"]["code"]) == (3, False, "intake_limit")
+    assert "pending limit" in rejected["refused"]["reason"]
+    [recorded] = run("work", "list", "--status", "REJECTED")[1]["work"]
+    assert (recorded["prompt"], recorded["reason"]) == ("Two", rejected["refused"]["reason"])
+    assert recorded["id"] in rejected["refused"]["observed"]
+
+
+def test_the_service_s_own_origins_are_reserved(run: Run, instance: Instance) -> None:
+    before = everything(instance)
+    for origin in ("schedule:morning-brief:1790000000", "low-stock:vanilla:1", "delegation:x", "canary:1"):
+        code, refused = run("work", "add", "One", "--origin", origin)
+        assert (code, refused["refused"]["code"]) == (2, "bad_input")
+    assert everything(instance) == before
 
 
 def test_work_is_canceled_once(run: Run, instance: Instance) -> None:

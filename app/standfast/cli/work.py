@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, JsonValue
 
-from standfast.cli.common import EXIT_REFUSED, current, emit, examples, facts, group, printable, table, write
+from standfast.cli.common import current, emit, examples, facts, group, printable, table, write
 from standfast.clock import rfc3339
 from standfast.operations.opening import reading, shop_config, writing
 from standfast.orders import orders_of
@@ -24,6 +24,8 @@ from standfast.work import (
     foresee,
     list_reports,
     list_work,
+    refuse_rejected,
+    refuse_reserved,
     show_work,
     transcript,
 )
@@ -160,9 +162,10 @@ def add(
         str | None, typer.Option(help="Your own key for it: the same one is the same request.")
     ] = None,
 ) -> None:
-    """Ask the agent for something. Past a limit the request is recorded as REJECTED: exit 3."""
+    """Ask the agent for something. Past a limit it is refused (exit 3), and on record as REJECTED work."""
     context = current(ctx)
     now = time.time()
+    refuse_reserved(origin or "")
     request = Request(
         origin=origin or f"cli:{new_id(now)}", session=session, prompt=prompt, subject=subject, role="agent"
     )
@@ -182,6 +185,7 @@ def add(
                 now=now,
                 limits=limits,
             )
+    refuse_rejected(admission)
     result = WorkAdded(
         changed=admission.created,
         check=context.check,
@@ -190,10 +194,7 @@ def add(
         reason=admission.reason,
         origin=request.origin,
     )
-    told = f"{result.status}{': ' + result.reason if result.reason else ''}"
-    emit(ctx, result, lambda: write(f"work {result.work or '(not added)'} {told}"))
-    if result.status == "REJECTED":
-        raise typer.Exit(EXIT_REFUSED)
+    emit(ctx, result, lambda: write(f"work {result.work or '(not added)'} {result.status}"))
 
 
 @app.command("list", epilog=examples("standfast work list", "standfast --json work list --status READY"))

@@ -25,6 +25,8 @@ READY_SECONDS = 900
 """A READY item older than this needs attention, unless paused: the service takes new work within seconds."""
 RUNNING_SECONDS = 1_800
 """A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
+BLOCKED_SECONDS = 86_400
+"""A BLOCKED item that waits for no order needs attention after a day: nothing but an operator ends it."""
 SENDING_SECONDS = 60
 """A report or order still sending after so long needs attention; before, it is on its way."""
 
@@ -42,6 +44,7 @@ class Attention(BaseModel):
         "service_down",
         "ready_old",
         "running_old",
+        "blocked_old",
         "uncertain_reports",
         "uncertain_orders",
     ]
@@ -190,6 +193,7 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
     stuck = _Stuck(
         reports=work.uncertain_reports(connection, now - SENDING_SECONDS),
         orders=orders.stuck_orders(connection, now - SENDING_SECONDS),
+        blocked=orders.left_blocked(connection, now - BLOCKED_SECONDS),
     )
     attention = _attention(health, control, layout, stuck)
     return health.model_copy(update={"ok": not attention, "attention": attention, "notes": _notes(health)})
@@ -197,10 +201,11 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
 
 @dataclass(frozen=True)
 class _Stuck:
-    """What is uncertain and not just on its way."""
+    """What does not go on by itself."""
 
     reports: int
     orders: int
+    blocked: int
 
 
 def _spending(found: orders.Spending) -> Spending:
@@ -294,13 +299,13 @@ def _attention(health: Health, control: Operations, layout: Layout, stuck: _Stuc
             not health.marker_agrees,
             "marker_disagrees",
             f"{layout.marker} does not name the database's epoch",
-            "every claim is refused: the end of an era was cut short, or this is a copy",
+            "the marker was lost, or the end of an era was cut short: stop the service, then `standfast adopt`",
         ),
         (
             bool(host),
             "other_host",
             host,
-            "leave this copy stopped, or adopt it if it is the one to go on with",
+            "stop the service; take it over with `standfast adopt` only if this copy is the one to go on with",
         ),
         (
             bool(newer),
@@ -325,6 +330,12 @@ def _attention(health: Health, control: Operations, layout: Layout, stuck: _Stuc
             "running_old",
             f"the oldest RUNNING item was claimed {running:.0f} s ago (limit {RUNNING_SECONDS} s)",
             "see `standfast work list` and the service's journal",
+        ),
+        (
+            stuck.blocked > 0,
+            "blocked_old",
+            f"{stuck.blocked} BLOCKED items have waited for somebody for longer than {BLOCKED_SECONDS} s",
+            "see `standfast work list --status BLOCKED`; ask again as new work, and `standfast work cancel` them",
         ),
         (
             stuck.reports > 0,

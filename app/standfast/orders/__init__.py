@@ -46,7 +46,7 @@ from standfast.orders.policy import LONGEST_APPROVAL, POLICY_OPERATOR, Policy
 from standfast.orders.proposals import RECORD, Proposed, propose
 from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
 from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
-from standfast.orders.waiting import has_open_orders, wait, waits, wake
+from standfast.orders.waiting import has_open_orders, left_blocked, wait, waits, wake
 
 __all__ = [
     "COMPONENT",
@@ -87,6 +87,7 @@ __all__ = [
     "expire",
     "give_up_waiting",
     "has_open_orders",
+    "left_blocked",
     "history_of",
     "list_orders",
     "live_approval",

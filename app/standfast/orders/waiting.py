@@ -35,6 +35,16 @@ def waits(connection: sqlite3.Connection, work: str) -> bool:
     return connection.execute("SELECT 1 FROM order_waits WHERE work = ?", (work,)).fetchone() is not None
 
 
+def left_blocked(connection: sqlite3.Connection, claimed_before: float) -> int:
+    """How many BLOCKED work items, claimed last before a time (epoch seconds), wait for no order."""
+    row = connection.execute(
+        "SELECT count(*) FROM work INDEXED BY work_open WHERE status = 'BLOCKED' AND claimed_at < ?"
+        " AND id NOT IN (SELECT work FROM order_waits)",
+        (claimed_before,),
+    ).fetchone()
+    return int(row[0])
+
+
 def wait(
     connection: sqlite3.Connection, claim: Claim, *, clock: Clock, marker: Path, back_off: bool = False
 ) -> None:

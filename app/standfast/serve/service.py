@@ -8,7 +8,7 @@ import faulthandler
 import logging
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from standfast.authority import (
 )
 from standfast.authority import marker as markers
 from standfast.clock import Clock
-from standfast.errors import StoreBusy
+from standfast.errors import Refused, StoreBusy
 from standfast.layout import Layout, running_release
 from standfast.notify import Notifier
 from standfast.operations.opening import refuse_other_user
@@ -193,19 +193,36 @@ class Service:
             self._notifier.status(state)
 
     def _work(self) -> bool:
-        recovered = self._recover()
-        fired = self._fire()
-        changed = self._watch_stock()
-        closed = self._close_children()
-        ordered = self._purchasing.one_pass()
-        worked = self._turn()
+        steps = (
+            self._recover,
+            self._fire,
+            self._watch_stock,
+            self._close_children,
+            self._purchasing.one_pass,
+            self._turn,
+        )
+        did = [self._step(step) for step in steps]
         if self._stop.requested:
             return False
+        did.append(self._step(self._deliver))
+        self._next_slot = min((s.next_slot for s in list_schedules(self._connection)), default=None)
+        return any(did)
+
+    def _step(self, step: Callable[[], bool]) -> bool:
+        """One step of a pass. What a rule refuses there neither ends the service nor stops the next step."""
+        try:
+            return step()
+        except Refused as refused:
+            log.warning(
+                "refused: %s", facts(code=refused.code, reason=refused.reason, observed=str(refused.observed))
+            )
+            return False
+
+    def _deliver(self) -> bool:
         delivered = deliver_pending(self._connection, self._channel, clock=self._clock)
         if delivered:
             log.info("delivered: %s", facts(reports=delivered))
-        self._next_slot = min((s.next_slot for s in list_schedules(self._connection)), default=None)
-        return bool(recovered or fired or changed or closed or ordered or worked or delivered)
+        return bool(delivered)
 
     def _recover(self) -> bool:
         """Once, in the first pass that may work: close what an earlier process left RUNNING."""
@@ -238,9 +255,16 @@ class Service:
         # The wall clock: a slot is a time of day. Each fires once, whichever way the clock is set.
         fired = fire_due(self._connection, now=self._clock.wall())
         for one in fired:
-            log.info(
-                "schedule fired: %s",
-                facts(schedule=one.schedule, slot=one.slot, work=one.work, skipped=one.skipped),
+            log.log(
+                logging.WARNING if one.work is None else logging.INFO,
+                "schedule fired: %s" if one.work else "schedule's slot skipped: %s",
+                facts(
+                    schedule=one.schedule,
+                    slot=one.slot,
+                    work=one.work,
+                    skipped=one.skipped,
+                    reason=one.reason or None,
+                ),
             )
         return bool(fired)
 
@@ -272,7 +296,11 @@ class Service:
         if self._in_hand is None:
             return False
         follows = orders.waits(self._connection, self._in_hand.work)
-        status = (self._purchasing.follow if follows else self._worker.turn)(self._in_hand)
+        try:
+            status = (self._purchasing.follow if follows else self._worker.turn)(self._in_hand)
+        except Refused:
+            self._in_hand = None  # it is taken again when its lease has passed; other work comes first
+            raise
         self._in_hand = None
         self.turns += status not in {Status.STOP_REQUESTED, Status.AUTHORITY_LOST}
         return status != Status.AUTHORITY_LOST

@@ -19,7 +19,16 @@ from standfast.work.delegation import (
 )
 from standfast.work.delivery import Channel, Outbox, deliver_pending, resume_deliveries
 from standfast.work.endings import Canceled, Ending, Finished, cancel, finish, finish_and_claim
-from standfast.work.intake import Admission, Limits, Request, admit, admit_within, foresee
+from standfast.work.intake import (
+    Admission,
+    Limits,
+    Request,
+    admit,
+    admit_within,
+    foresee,
+    refuse_rejected,
+    refuse_reserved,
+)
 from standfast.work.reading import (
     Ages,
     Latest,
@@ -93,6 +102,8 @@ __all__ = [
     "list_slots",
     "list_work",
     "observe",
+    "refuse_rejected",
+    "refuse_reserved",
     "remove_schedule",
     "resume_deliveries",
     "show_report",

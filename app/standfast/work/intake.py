@@ -26,6 +26,10 @@ PROMPT_BYTES = 16 * 1024
 _ROLE = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
+RESERVED_ORIGINS = ("schedule:", "low-stock:", "delegation:", "canary:")
+"""Beginnings of the origins that this package makes itself; see ``refuse_reserved``."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one session may ask for."""
@@ -33,7 +37,7 @@ class Limits:
     daily: int = 500
     """Work items admitted per UTC day."""
     pending: int = 100
-    """Work items READY, RUNNING or BLOCKED at one time."""
+    """Work items READY or RUNNING at one time. BLOCKED ones keep nobody else waiting."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,14 @@ class Admission:
     """Why it was rejected; empty otherwise."""
     created: bool
     """False when the same request was admitted before."""
+
+
+def refuse_reserved(origin: str) -> None:
+    """Raise BadInput for an operator's own key that the service may come to need for a request of its own."""
+    if origin.startswith(RESERVED_ORIGINS):
+        raise BadInput(
+            f"origin: the beginnings {' '.join(RESERVED_ORIGINS)} are reserved; choose another key"
+        )
 
 
 def admit(
@@ -144,6 +156,17 @@ def admit_within(
     return Admission(work=work, status=status, reason=reason, created=True)
 
 
+def refuse_rejected(admission: Admission) -> None:
+    """Raise Refused ``intake_limit`` for what was rejected, here or before: nobody will work on it."""
+    if admission.status == "REJECTED":
+        raise Refused(
+            "intake_limit",
+            admission.reason,
+            observed=f"on record as work {admission.work}, REJECTED" if admission.work else "",
+            remedy="ask again as new work once there is room; `[intake]` in shop.toml has the limits",
+        )
+
+
 def foresee(connection: sqlite3.Connection, request: Request, *, now: float, limits: Limits) -> Admission:
     """What ``admit`` would answer at ``now``; nothing is written, and new work has no id yet."""
     earlier = _earlier(connection, request)
@@ -174,7 +197,7 @@ def _earlier(connection: sqlite3.Connection, request: Request) -> Admission | No
 def _limit_reached(connection: sqlite3.Connection, session: str, limits: Limits, now: float) -> str:
     pending = connection.execute(
         "SELECT count(*) FROM (SELECT 1 FROM work INDEXED BY work_open"
-        " WHERE session = ? AND (status = 'READY' OR status = 'RUNNING' OR status = 'BLOCKED') LIMIT ?)",
+        " WHERE session = ? AND (status = 'READY' OR status = 'RUNNING') LIMIT ?)",
         (session, limits.pending),
     ).fetchone()[0]
     if pending >= limits.pending:

@@ -70,9 +70,12 @@ class Fired:
 
     schedule: str
     slot: int
-    work: str
+    work: str | None
+    """None when the slot could not become work and is recorded as skipped."""
     skipped: int | None
     """How many earlier slots were skipped; None when too many to count."""
+    reason: str = ""
+    """Why there is no work."""
 
 
 def add_schedule(
@@ -173,12 +176,21 @@ def _fire(connection: sqlite3.Connection, name: str, now: float) -> Fired | None
             "SELECT 1 FROM slots WHERE schedule = ? AND slot = ?", (name, due.newest)
         ).fetchone():
             return None  # added again under the same name after the clock was set back
-        work = admit_within(connection, _request(schedule, due.newest), now=now, limits=None).work
-        rows = [*due.skipped, Slot(name, due.newest, due.newest, 1, "fired", work, now)]
+        work, reason = _admit(connection, _request(schedule, due.newest), now)
+        outcome = "skipped" if work is None else "fired"
+        rows = [*due.skipped, Slot(name, due.newest, due.newest, 1, outcome, work, now)]
         connection.executemany(
             "INSERT INTO slots VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", map(astuple, rows)
         )
-    return Fired(schedule=name, slot=due.newest, work=work, skipped=due.number)
+    return Fired(schedule=name, slot=due.newest, work=work, skipped=due.number, reason=reason)
+
+
+def _admit(connection: sqlite3.Connection, request: Request, now: float) -> tuple[str | None, str]:
+    """The slot's work, or why there is none: one slot that cannot fire must not stop the later ones."""
+    try:
+        return admit_within(connection, request, now=now, limits=None).work, ""
+    except Refused as refused:
+        return None, f"{refused.reason}: {refused.observed}"
 
 
 @dataclass(frozen=True)
