@@ -73,8 +73,8 @@ class LedgerAccount:
             return Absent()
         return Accepted(_lied(receipt) if fault == "lie" else receipt)
 
-    def receipts(self) -> Iterator[SupplierReceipt]:
-        yield from self.ledger.export(0, 10_000).receipts
+    def receipts(self, after: int = 0) -> Iterator[SupplierReceipt]:
+        yield from self.ledger.export(after, 10_000).receipts
 
     def arrive(self) -> None:
         """Whatever was held back arrives now."""

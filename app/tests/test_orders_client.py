@@ -179,11 +179,12 @@ def http(status: str, body: bytes, *headers: str) -> bytes:
         http("422 Unprocessable", b"refused"),
         http("422 Unprocessable", b'{"error": "malformed", "reason": "no"}'),
         http("404 Not Found", b"<html>a proxy</html>"),
+        http("404 Not Found", b'{"error": "unknown_path", "reason": "no"}'),
         http("409 Conflict", b'{"error": "key_expired", "reason": "old"}'),
         http("500 Internal", b'{"error": "refused", "reason": "no"}'),
         http("200 OK", b"x", "Content-Encoding: gzip"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_a_malformed_answer_proves_nothing(raw: bytes) -> None:
     with answering(raw) as url, client(url) as account:

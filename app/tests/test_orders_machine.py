@@ -5,6 +5,7 @@ The supplier is its real ledger behind a line that loses, delays and falsifies. 
 process that dies simply never does the rest.
 """
 
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -377,6 +378,7 @@ class Orders(RuleBasedStateMachine):
                 assert order.receipt_id == receipt.receipt_id
                 assert order.spent_cents == receipt.total_cents
                 assert order.digest == receipt.digest
+                assert json.loads(order.receipt or "") == receipt.model_dump()
                 seen.add(order.receipt_id)
             else:
                 assert order.spent_cents == 0

@@ -15,7 +15,7 @@ from world import HOST, dump
 from standfast import authority, orders, work
 from standfast.authority import StaleClaim
 from standfast.errors import BadInput, Refused
-from standfast.orders import Accepted, Intent
+from standfast.orders import Accepted, Intent, Unclear
 
 
 @pytest.fixture
@@ -640,6 +640,39 @@ def test_a_late_answer_of_an_earlier_transmission_counts_only_as_proof(shop: Buy
     )
     assert late.status == "CONFIRMED"
     del supplier
+
+
+def test_another_epochs_refusal_of_a_retransmission_says_nothing_about_the_first(shop: Buying) -> None:
+    order = shop.unknown("drop_before_accept")
+    supplier = shop.supplier()
+    shop.account.register("e" * 32, replaces=supplier.epoch)
+    told = orders.reconcile(shop.connection, order.id, supplier, clock=shop.clock, marker=shop.marker)
+    assert (told.how, told.order.status, told.order.attempts) == ("sent_again", "UNKNOWN", 2)
+    assert shop.money() == (1800, 0)
+
+
+def test_another_epochs_refusal_of_the_only_transmission_is_definite(shop: Buying) -> None:
+    _, order = shop.approved()
+    supplier = shop.supplier()
+    shop.account.register("e" * 32, replaces=supplier.epoch)
+    sent = orders.send(shop.connection, order.id, supplier, claim=None, clock=shop.clock, marker=shop.marker)
+    assert (sent.status, shop.money()) == ("REJECTED", (0, 0))
+
+
+def test_an_unclear_answer_of_an_earlier_transmission_leaves_the_later_one_on_its_way(shop: Buying) -> None:
+    order = shop.unknown("drop_before_accept")
+    first = orders.Attempt(order, 1, shop.account.sent[0])
+    seen: list[str] = []
+
+    def meanwhile(_request: object) -> None:
+        late = orders.settle(
+            shop.connection, first, Unclear("late"), claim=None, clock=shop.clock, marker=shop.marker
+        )
+        seen.append(late.status)
+
+    shop.account.leaving = meanwhile
+    assert shop.reconcile(order).order.status == "CONFIRMED"
+    assert seen == ["SENDING"]
 
 
 def test_work_waits_for_its_orders_without_spinning_and_wakes_for_each_change(shop: Buying) -> None:
