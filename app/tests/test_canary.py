@@ -57,6 +57,8 @@ def test_the_running_service_finishes_it_with_a_report(layout: Layout) -> None:
             assert (item.status, item.run) == ("DONE", result.run.id)
             report = work.show_report(connection, str(result.report))
             assert report.work == result.work
+            assert report.body.startswith("This is a canary")
+            assert "Lucy" not in report.body
             assert "Vanilla: 2 on hand" in report.body
         again = canary.run(layout, timeout=PATIENCE)
         assert again.work != result.work, "every canary is new work"

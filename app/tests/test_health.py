@@ -106,7 +106,8 @@ def test_work_left_blocked_for_a_day_is_attention_unless_it_waits_for_an_order(
             assert claim is not None
             if waits:
                 orders.wait(connection, claim, clock=then, marker=layout.marker)
-            work.finish(connection, claim, "BLOCKED", clock=then, marker=layout.marker)
+            else:
+                work.finish(connection, claim, "BLOCKED", clock=then, marker=layout.marker)
     found = look(layout, NOW)
     assert rules(found) == expected
     assert all("1 BLOCKED" in told.observed for told in found.attention if told.rule == "blocked_old")

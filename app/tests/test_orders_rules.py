@@ -681,7 +681,6 @@ def test_work_waits_for_its_orders_without_spinning_and_wakes_for_each_change(sh
 
     def blocked(*, back_off: bool) -> None:
         orders.wait(shop.connection, claim, clock=shop.clock, marker=shop.marker, back_off=back_off)
-        work.finish(shop.connection, claim, "BLOCKED", clock=shop.clock, marker=shop.marker)
 
     def woken() -> list[str]:
         return orders.wake(shop.connection, now=shop.now(), marker=shop.marker)

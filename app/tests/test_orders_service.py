@@ -24,7 +24,7 @@ from standfast.shop.config import parse, sample
 from standfast.shop.plan import plan
 from standfast.shop.stock import positions
 from standfast.shop.tools import ShopTools
-from standfast.store import open_store
+from standfast.store import open_store, triggers
 from standfast.supplier.ledger import Ledger
 
 ACCESS = SupplierAccess("http://supplier.invalid", TOKEN)
@@ -214,7 +214,7 @@ def test_the_brief_proposes_what_no_open_order_covers(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("session", "prompt", "role"),
     [
-        ("canary", prompts.MORNING_BRIEF, "agent"),
+        ("canary-0123", prompts.MORNING_BRIEF, "agent"),
         ("x", "How is the stock?", "agent"),
         ("x", prompts.MORNING_BRIEF, "research"),
     ],
@@ -225,6 +225,22 @@ def test_who_proposes_nothing(shop: Shop, session: str, prompt: str, role: str) 
     shop.run()
     assert shop.instance.rows("SELECT 1 FROM orders WHERE work = ?", admitted.work) == []
     assert shop.instance.status(admitted.work)[0] == "DONE"
+
+
+@pytest.mark.parametrize("point", ["wait.before_commit", "wait.committed"])
+def test_a_death_around_the_end_of_a_turn_that_ordered_loses_no_report(shop: Shop, point: str) -> None:
+    def die(reached: str) -> None:
+        if reached == point:
+            triggers.disarm()
+            raise KeyboardInterrupt
+
+    triggers.arm(die)
+    with pytest.raises(KeyboardInterrupt):
+        shop.run()
+    shop.run()
+    for order in shop.orders().values():
+        assert shop.work(order)[0] == "BLOCKED"
+        assert len(shop.reports(order)) == 1
 
 
 def test_without_a_supplier_the_tool_is_not_there(shop: Shop) -> None:

@@ -26,6 +26,11 @@ DEFAULT_TIMEOUT = 60.0
 POLL_SECONDS = 0.1
 
 
+def is_canary(session: str) -> bool:
+    """Whether work of this session is a canary's."""
+    return session.startswith(f"{SESSION}-")
+
+
 class CanaryRun(BaseModel):
     """The start of the service that finished the canary."""
 

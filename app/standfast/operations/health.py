@@ -335,7 +335,7 @@ def _attention(health: Health, control: Operations, layout: Layout, stuck: _Stuc
             stuck.blocked > 0,
             "blocked_old",
             f"{stuck.blocked} BLOCKED items have waited for somebody for longer than {BLOCKED_SECONDS} s",
-            "see `standfast work list --status BLOCKED`; ask again as new work, and `standfast work cancel` them",
+            "`standfast work list --status BLOCKED`: ask again as new work, then `standfast work cancel`",
         ),
         (
             stuck.reports > 0,

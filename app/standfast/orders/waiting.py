@@ -8,6 +8,7 @@ from standfast.clock import Clock
 from standfast.orders.book import OPEN
 from standfast.orders.era import current_epoch
 from standfast.store import immediate
+from standfast.work.endings import check_ending, end_within
 
 FIRST_WAIT = 30.0
 LONGEST_WAIT = 1800.0
@@ -46,13 +47,22 @@ def left_blocked(connection: sqlite3.Connection, claimed_before: float) -> int:
 
 
 def wait(
-    connection: sqlite3.Connection, claim: Claim, *, clock: Clock, marker: Path, back_off: bool = False
+    connection: sqlite3.Connection,
+    claim: Claim,
+    *,
+    clock: Clock,
+    marker: Path,
+    back_off: bool = False,
+    report: str | None = None,
+    run: str | None = None,
+    reason: str = "",
 ) -> None:
-    """Record that the claim's work waits for its orders from now on; end the claim as BLOCKED next.
+    """End the claim as BLOCKED, with its report: its work waits for its orders from now on. One transaction.
 
     ``back_off``: something could not be done now, so that it is tried later, and later each time. Raises
-    StaleClaim.
+    StaleClaim and BadInput, with nothing written.
     """
+    check_ending("BLOCKED", report)
     with fenced(connection, claim, clock, marker, "wait") as now:
         row = connection.execute("SELECT looks FROM order_waits WHERE work = ?", (claim.work,)).fetchone()
         looks = (row[0] if row else 0) + 1 if back_off else 0
@@ -62,6 +72,7 @@ def wait(
             " ON CONFLICT DO UPDATE SET looks = excluded.looks, next_at = excluded.next_at",
             (claim.work, looks, now + pause),
         )
+        end_within(connection, claim, "BLOCKED", report=report, run=run, reason=reason, now=now)
 
 
 def wake(connection: sqlite3.Connection, *, now: float, marker: Path) -> list[str]:

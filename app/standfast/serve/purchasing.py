@@ -73,13 +73,12 @@ class Purchasing:
 
     def put_back(self, claim: Claim, *, back_off: bool = False) -> None:
         """End the claim as BLOCKED: its orders are not settled, or a stop came between. Raises StaleClaim."""
-        orders.wait(self._connection, claim, clock=self._clock, marker=self._marker, back_off=back_off)
-        finish(
+        orders.wait(
             self._connection,
             claim,
-            "BLOCKED",
             clock=self._clock,
             marker=self._marker,
+            back_off=back_off,
             run=self._worker.run,
             reason=prompts.WAITS_FOR_ORDERS,
         )

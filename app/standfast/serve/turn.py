@@ -115,13 +115,14 @@ class Worker:
     def _may_purchase(self, claim: Claim) -> bool:
         configured = self.settings.supplier is not None and self.settings.shop.spending is not None
         # A canary shows that work gets finished; one that asked for money would wait for an operator.
-        return configured and claim.role != RESEARCH and claim.session != canary.SESSION
+        return configured and claim.role != RESEARCH and not canary.is_canary(claim.session)
 
     def _opening(self, claim: Claim) -> list[Message]:
         skill = skills.current(self.connection)
+        text = skill.text if skill else prompts.DEFAULT_SKILL
         return prompts.opening_messages(
             self.settings.shop,
-            skill=skill.text if skill else prompts.DEFAULT_SKILL,
+            skill=prompts.CANARY_SKILL if canary.is_canary(claim.session) else text,
             prompt=claim.prompt,
             subject=claim.subject or None,
         )
@@ -146,8 +147,16 @@ class Worker:
 
     def _finish(self, claim: Claim, status: Ending, *, report: str, reason: str = "") -> None:
         if orders.has_open_orders(self.connection, claim.work):
-            orders.wait(self.connection, claim, clock=self.clock, marker=self.layout.marker)
-            status, reason = "BLOCKED", reason or prompts.WAITS_FOR_ORDERS
+            orders.wait(
+                self.connection,
+                claim,
+                clock=self.clock,
+                marker=self.layout.marker,
+                report=report,
+                run=self.run,
+                reason=reason or prompts.WAITS_FOR_ORDERS,
+            )
+            return
         finish(
             self.connection,
             claim,

@@ -11,6 +11,11 @@ Show: all
 Say first what is below its reorder point and how much of it is needed, then the rest.
 Name every product as the catalogue does. Keep it short.
 """
+CANARY_SKILL = """\
+Opening: This is a canary: a request that shows the service at work. It asks nothing of you.
+Show: all
+Say only what you read of the stock.
+"""
 INTERRUPTED = """\
 The service was stopped while it worked on this request, so it was not finished:
 

@@ -57,9 +57,9 @@ def finish(
 
     ``run`` is the service run that did it. Raises StaleClaim, BadInput, StoreBusy, with nothing written.
     """
-    _check(status, report)
+    check_ending(status, report)
     with fenced(connection, claim, clock, marker, "finish") as now:
-        return _end(connection, claim, status, report=report, run=run, reason=reason, now=now)
+        return end_within(connection, claim, status, report=report, run=run, reason=reason, now=now)
 
 
 def finish_and_claim(
@@ -75,9 +75,9 @@ def finish_and_claim(
     lease: float = DEFAULT_LEASE,
 ) -> tuple[Finished, Claim | None]:
     """``finish``, and the owner's next claim if there is work, in one commit instead of two."""
-    _check(status, report)
+    check_ending(status, report)
     with fenced(connection, claim, clock, marker, "finish") as now:
-        finished = _end(connection, claim, status, report=report, run=run, reason=reason, now=now)
+        finished = end_within(connection, claim, status, report=report, run=run, reason=reason, now=now)
         return finished, take_next(connection, owner=claim.owner, now=now, marker=marker, lease=lease)
 
 
@@ -134,14 +134,15 @@ def cancel(
         return Canceled(work=work, changed=True, status_before=status, children=children)
 
 
-def _check(status: str, report: str | None) -> None:
+def check_ending(status: str, report: str | None) -> None:
+    """Raise BadInput unless a claim can end so."""
     if status not in _ENDINGS:
         raise BadInput(f"status: {status!r} is not one of {', '.join(_ENDINGS)}")
     if report is not None:
         check_body(report)
 
 
-def _end(
+def end_within(
     connection: sqlite3.Connection,
     claim: Claim,
     status: Ending,
@@ -151,6 +152,7 @@ def _end(
     reason: str,
     now: FencedNow,
 ) -> Finished:
+    """``finish`` inside the caller's fenced transaction, for an ending that is one with another write."""
     written = write_report(connection, claim.work, claim.generation, report, now) if report else None
     connection.execute(
         "UPDATE work SET status = ?, lease_until = NULL, finished_at = ?, run = ?, reason = ? WHERE id = ?",
