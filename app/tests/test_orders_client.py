@@ -17,12 +17,13 @@ from standfast.orders import (
     Absent,
     Accepted,
     Declined,
-    HttpSupplier,
     SupplierAccess,
     SupplierUnavailable,
     Unclear,
 )
 from standfast.orders import client as clients
+from standfast.orders import http as over_http
+from standfast.orders.http import HttpSupplier
 from standfast.supplier.wire import OrderRequest
 
 
@@ -69,7 +70,7 @@ def test_a_fault_proves_nothing_and_the_lookup_tells(running: Supplier, kind: st
 def test_a_slow_answer_is_unclear_and_its_order_may_still_be_bought(
     running: Supplier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(over_http, "READ_SECONDS", 0.2)
     with client(running.url) as account:
         running.fault("delay", seconds=0.6)
         assert isinstance(account.submit(asked(0x301)), Unclear)
@@ -173,7 +174,7 @@ def http(status: str, body: bytes, *headers: str) -> bytes:
         http("200 OK", b"\xff\xfe"),
         http("201 Created", b'{"receipt_id": "r", "quantity": "12"}'),
         http("201 Created", b"[" * 100_000),
-        http("200 OK", b"x" * (clients.ANSWER_BYTES + 1)),
+        http("200 OK", b"x" * (over_http.ANSWER_BYTES + 1)),
         b"HTTP/1.1 201 Created\r\nContent-Length: 500\r\n\r\n{",
         http("302 Found", b"", "Location: http://127.0.0.1:9/orders"),
         http("422 Unprocessable", b"refused"),
@@ -243,7 +244,7 @@ def test_no_access_is_a_normal_condition() -> None:
 
 @pytest.mark.parametrize("module", ["standfast.orders", "standfast.operations.health", "standfast.serve"])
 def test_httpx_is_imported_only_when_it_is_used(module: str) -> None:
-    code = f"import sys, {module}; sys.exit('httpx' in sys.modules)"
+    code = f"import sys, {module}; sys.exit(bool({{'httpx', 'standfast.supplier.wire'}} & set(sys.modules)))"
     assert (
         subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode
         == 0

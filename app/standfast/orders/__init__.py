@@ -3,7 +3,11 @@
 A draft becomes an order by an operator's approval of its exact digest; the money is reserved with it. SENDING
 is committed before a request leaves. What is neither accepted nor refused for certain is UNKNOWN, keeps its
 reservation, and is found out by asking the supplier about its operation id.
+
+HttpSupplier is imported when it is asked for: whoever only reads orders pays for neither it nor its models.
 """
+
+from typing import TYPE_CHECKING
 
 from standfast.orders.approvals import Approved, Revoked, approve, expire, revoke
 from standfast.orders.book import (
@@ -30,7 +34,6 @@ from standfast.orders.client import (
     Absent,
     Accepted,
     Declined,
-    HttpSupplier,
     Supplier,
     SupplierAccess,
     SupplierAccount,
@@ -47,6 +50,9 @@ from standfast.orders.proposals import RECORD, Proposed, propose
 from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
 from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
 from standfast.orders.waiting import has_open_orders, left_blocked, wait, waits, wake
+
+if TYPE_CHECKING:
+    from standfast.orders.http import HttpSupplier
 
 __all__ = [
     "COMPONENT",
@@ -87,8 +93,8 @@ __all__ = [
     "expire",
     "give_up_waiting",
     "has_open_orders",
-    "left_blocked",
     "history_of",
+    "left_blocked",
     "list_orders",
     "live_approval",
     "may_send_again",
@@ -113,3 +119,11 @@ __all__ = [
     "wake",
     "with_digest",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name != "HttpSupplier":
+        raise AttributeError(name)
+    from standfast.orders.http import HttpSupplier  # noqa: PLC0415
+
+    return HttpSupplier

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from standfast.errors import Refused
 from standfast.orders.book import Order, show_order
@@ -11,7 +12,9 @@ from standfast.orders.era import current_epoch
 from standfast.orders.policy import Policy
 from standfast.orders.sending import differences, record_receipt
 from standfast.store import immediate
-from standfast.supplier.wire import SupplierReceipt
+
+if TYPE_CHECKING:  # as in ``client``
+    from standfast.supplier.wire import SupplierReceipt
 
 type IntoStock = Callable[[sqlite3.Connection, Order, float], None]
 """Writes an order's units into the stock, inside the caller's transaction."""
@@ -29,7 +32,7 @@ class Recorded:
 def resolve(
     connection: sqlite3.Connection,
     order: str,
-    receipt: SupplierReceipt,
+    receipt: "SupplierReceipt",
     *,
     operator: str,
     policy: Policy,

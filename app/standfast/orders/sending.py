@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from standfast.authority import Claim
 from standfast.clock import Clock
@@ -16,7 +17,9 @@ from standfast.orders.book import Order, live_approval, show_order, utc_day
 from standfast.orders.client import Accepted, Declined, Outcome, Supplier, Unclear, as_json
 from standfast.orders.era import acting, current_epoch
 from standfast.store import immediate, triggers
-from standfast.supplier.wire import OrderRequest, SupplierReceipt
+
+if TYPE_CHECKING:  # as in ``client``
+    from standfast.supplier.wire import OrderRequest, SupplierReceipt
 
 SENDING_SECONDS = 120.0
 """An order SENDING for longer has lost its sender: every answer arrives, or is given up, well before."""
@@ -37,7 +40,7 @@ class Attempt:
     order: Order
     number: int
     """1 for the first."""
-    request: OrderRequest
+    request: "OrderRequest"
 
 
 def send(
@@ -115,6 +118,8 @@ def sendable(connection: sqlite3.Connection, order: str, epoch: str, *, now: flo
 
 def leave(connection: sqlite3.Connection, order: Order, supplier: Supplier, now: float) -> Attempt:
     """Inside the caller's transaction: the order becomes SENDING, one more attempt."""
+    from standfast.supplier.wire import OrderRequest  # noqa: PLC0415
+
     connection.execute(
         "UPDATE orders SET status = 'SENDING', attempts = attempts + 1, last_sent_at = ?, changed_at = ?,"
         " first_sent_at = coalesce(first_sent_at, ?), key_window = min(coalesce(key_window, ?), ?),"
@@ -184,7 +189,7 @@ def settle(
 
 
 def record_receipt(
-    connection: sqlite3.Connection, order: Order, receipt: SupplierReceipt, now: float
+    connection: sqlite3.Connection, order: Order, receipt: "SupplierReceipt", now: float
 ) -> bool:
     """Inside the caller's transaction: CONFIRMED by a matching receipt; another one is kept and shown."""
     wrong = differences(connection, order, receipt)
@@ -217,7 +222,7 @@ def record_receipt(
     return True
 
 
-def differences(connection: sqlite3.Connection, order: Order, receipt: SupplierReceipt) -> Sequence[str]:
+def differences(connection: sqlite3.Connection, order: Order, receipt: "SupplierReceipt") -> Sequence[str]:
     """What in the receipt is not exactly what was ordered. Its epoch may be an earlier one: see ``wire``."""
     expected = {
         "operation_id": order.id,
