@@ -61,8 +61,8 @@ FULL = Sizes(
     flat=31,
     flat_jobs=20,
     archive=1_000_000,
-    queue=31,
-    queue_jobs=300,
+    queue=21,
+    queue_jobs=200,
 )
 QUICK = Sizes(
     installs=1, builds=1, starts=3, idle=5, flat=3, flat_jobs=10, archive=20_000, queue=3, queue_jobs=50
@@ -391,7 +391,7 @@ QUEUE_NOTES = [
     "  and lease and stores a report with an id of its own and an index of the undelivered. No marker file,",
     "  no rule for sessions, no take-over, no counts. raw-bare: the same without any index on reports",
     "huey: dequeue (a DELETE), put_data; litequeue: pop, done; persist-queue: get, ack; the latter two keep",
-    "  no report",
+    "  no report, and persist-queue has no index: its get slows down with every job it has ever held",
     "append, overwrite: for each job twice: write one WAL frame and fdatasync, to a growing file and to one",
     "  that has its space already",
 ]

@@ -160,8 +160,8 @@ def _prepare(connection: Store, path: Path, *, create: bool) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
-    # A statement that a trigger may refuse keeps what it changes until its end: in 64 KB that are taken from the
-    # system and given back each time, or in as little memory as it needs.
+    # A statement that a trigger may refuse keeps what it changes until its end: in 64 KB that are taken from
+    # the system and given back each time, or, so, in as little memory as it needs.
     connection.execute("PRAGMA temp_store = MEMORY")
     if pending(connection, connection.components):
         with immediate(connection, "migrate"):
