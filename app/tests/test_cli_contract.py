@@ -223,6 +223,21 @@ def test_every_kind_of_error_has_its_exit_code_and_shape(
     assert "Traceback" in run("health").err
 
 
+def test_a_failure_names_the_command_that_shows_more(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(_name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "load_command", fail)
+    error: Exception = RuntimeError("boom")
+    assert f"STANDFAST_DEBUG=1 {sys.executable} -I -m standfast" in run("health").err
+    (tmp_path / "manifest.json").write_text('{"release_id": "r"}')
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    error = SyntaxError("half a file")
+    assert f"{tmp_path}/venv/bin/python -I -m standfast release verify {tmp_path}`" in run("health").err
+
+
 def test_interruption_is_told_without_a_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_name: str) -> None:
         raise KeyboardInterrupt

@@ -292,6 +292,15 @@ def test_check_names_the_line_that_systemd_would_misread(
     assert SECRET not in found.model_dump_json()
 
 
+def test_check_says_nothing_about_who_wrote_what_cannot_be_read(layout: Layout) -> None:
+    (layout.environment).mkdir()
+    found = environment.check(layout)
+    assert (found.ok, found.generated, found.edited) == (False, None, None)
+    layout.environment.rmdir()
+    found = environment.check(layout)
+    assert (found.ok, found.generated, found.edited) == (False, None, None)
+
+
 def test_check_names_what_is_not_text(layout: Layout) -> None:
     assert "no such file" in environment.check(layout).problems[0].problem
     layout.environment.write_bytes(b"A=\xff\n")
@@ -302,7 +311,9 @@ def test_check_names_what_is_not_text(layout: Layout) -> None:
 def test_comparison_names_what_a_process_was_not_given() -> None:
     given_environment = {b"A": b"x", b"B": "é".encode(), b"C": b"\xff"}
     assert environment.compare({"A": "x", "B": "é"}, given_environment).same
-    assert environment.compare({"A": "y", "C": "x", "D": ""}, given_environment).differing == ["A", "C", "D"]
+    with pytest.raises(Refused) as caught:
+        environment.compare({"A": "y", "C": "x", "D": ""}, given_environment)
+    assert (caught.value.code, caught.value.observed) == ("env_differs", ["A", "C", "D"])
 
 
 @pytest.mark.parametrize(

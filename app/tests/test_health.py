@@ -113,6 +113,16 @@ def test_work_left_blocked_for_a_day_is_attention_unless_it_waits_for_an_order(
     assert all("1 BLOCKED" in told.observed for told in found.attention if told.rule == "blocked_old")
 
 
+def test_the_service_of_another_instance_is_not_this_one_s(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / "another").mkdir()
+    with service(instance(tmp_path / "another")) as process:
+        with opened(layout) as connection:
+            work.start_run(connection, release="r", pid=process.pid, invocation="", now=NOW)
+        found = look(layout, NOW)
+    assert found.service is not None
+    assert found.service.alive is False
+
+
 def test_pause_is_attention_and_waiting_work_is_then_expected(layout: Layout) -> None:
     ask(layout, NOW - 5_000)
     with opened(layout) as connection:

@@ -81,6 +81,26 @@ def test_the_operator_s_shop_toml_is_used_and_kept(tmp_path: Path) -> None:
     assert Instance(layout).rows("SELECT delta FROM stock_events WHERE sku = 'vanilla'") == [(77,)]
 
 
+def test_a_death_while_the_brief_moves_leaves_the_old_time_or_the_new_one(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "state")
+    initialise_instance(layout, now=NOW)
+    layout.shop.write_text(sample().replace('"30 6 * * *"', '"0 7 * * *"'))
+
+    def die(name: str) -> None:
+        if name == "add_schedule.before_commit":
+            raise KeyboardInterrupt
+
+    triggers.arm(die)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            initialise_instance(layout, now=NOW + 1)
+    finally:
+        triggers.disarm()
+    assert Instance(layout).rows("SELECT cron FROM schedules") == [("30 6 * * *",)]
+    initialise_instance(layout, now=NOW + 2)
+    assert Instance(layout).rows("SELECT cron FROM schedules") == [("0 7 * * *",)]
+
+
 def test_a_new_product_is_added_and_the_brief_follows_the_file(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "state")
     initialise_instance(layout, now=NOW)

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from standfast.errors import BadInput, ConfigurationInvalid, Refused, StandfastError, StoreBusy
-from standfast.layout import Layout
+from standfast.layout import Layout, running_release
 
 EXIT_UNEXPECTED = 1
 EXIT_USAGE = 2
@@ -177,8 +177,17 @@ def refusal(error: BaseException) -> Refusal:
     return Refusal(
         code="unexpected",
         reason=f"{type(error).__name__}: {first_line}".rstrip(": "),
-        remedy="run it again with STANDFAST_DEBUG=1 to see where it happened",
+        remedy=_unexpected(error),
     )
+
+
+def _unexpected(error: BaseException) -> str:
+    """Names the interpreter, because the helper on an installed host lets no environment through."""
+    release = running_release()
+    if isinstance(error, ImportError | SyntaxError) and release != "source":
+        folder = Path(sys.prefix).parent
+        return f"the code may be damaged: `{folder}/venv/bin/python -I -m standfast release verify {folder}`"
+    return f"to see where: STANDFAST_DEBUG=1 {sys.executable} -I -m standfast ... as the service user"
 
 
 def _code(error: StandfastError) -> str:

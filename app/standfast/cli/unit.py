@@ -26,7 +26,7 @@ def unit(
     ] = None,
     compare_with: Annotated[
         str | None,
-        typer.Option("--compare", metavar="FILE", help="Exit 3 with the lines that differ; - reads stdin."),
+        typer.Option("--compare", metavar="FILE", help="Refused (exit 3) where lines differ; - reads stdin."),
     ] = None,
 ) -> None:
     """Print the unit text of the release that runs this, or compare a file with it."""

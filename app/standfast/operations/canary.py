@@ -97,7 +97,7 @@ def _refuse_unless_active(connection: sqlite3.Connection, layout: Layout) -> Non
             "paused",
             "the instance is paused, so nothing would be finished",
             observed=f"paused: {control.reason}",
-            remedy="see why, and resume it first",
+            remedy="see `standfast health` for why; ask for a canary once operations go on",
         )
     if not agrees(connection, layout.marker):
         raise Refused(

@@ -65,20 +65,18 @@ class EnvironmentCheck(BaseModel):
 
     ok: bool
     file: str
-    generated: bool
-    """Written by `env write`, whatever happened to it since."""
-    edited: bool
-    """Its body is not what `env write` wrote."""
+    generated: bool | None
+    """Written by `env write`, whatever happened to it since; null when it cannot be read."""
+    edited: bool | None
+    """Its body is not what `env write` wrote; null when it cannot be read."""
     names: list[str]
     problems: list[Problem]
 
 
 class EnvironmentComparison(BaseModel):
-    """Whether this process was given the expected pairs."""
+    """This process was given the expected pairs: a difference is a refusal."""
 
     same: bool
-    differing: list[str]
-    """Names whose value is missing or another; never a value."""
 
 
 def read_pairs(data: bytes) -> dict[str, str]:
@@ -313,8 +311,8 @@ def check(layout: Layout) -> EnvironmentCheck:
     return EnvironmentCheck(
         ok=not problems and not found,
         file=str(path),
-        generated=text.startswith(_HEADER),
-        edited=_edited(text),
+        generated=None if data is None else text.startswith(_HEADER),
+        edited=None if data is None else _edited(text),
         names=sorted(pairs),
         problems=problems + found,
     )
@@ -441,7 +439,17 @@ def _differing(text: str, pairs: Mapping[str, str]) -> list[str]:
 def compare(
     pairs: Mapping[str, str], environment: Mapping[bytes, bytes] | None = None
 ) -> EnvironmentComparison:
-    """Which of the (validated) pairs this process was not given: run it under systemd with the file."""
+    """Whether this process was given each of the (validated) pairs: run it under systemd with the file.
+
+    Raises Refused ``env_differs``, which names those that are missing or another, and never a value.
+    """
     given = os.environb if environment is None else environment
     differing = sorted(key for key, value in pairs.items() if given.get(key.encode()) != value.encode())
-    return EnvironmentComparison(same=not differing, differing=differing)
+    if differing:
+        raise Refused(
+            "env_differs",
+            "the environment file does not give a process the pairs that were asked for",
+            observed=differing,
+            remedy="write the file again with `standfast env write`, and see `standfast env check`",
+        )
+    return EnvironmentComparison(same=True)

@@ -4,9 +4,11 @@ Everything of the store is read in one transaction, so the numbers belong togeth
 file is made, and no lock is taken that the service could meet.
 """
 
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -187,7 +189,7 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         spending=_spending(orders.spending(connection, now)),
         last_finished=_last_finished(connection, now),
         last_backup=last_backup(layout.backups, now),
-        service=_service(work.latest_run(connection)),
+        service=_service(work.latest_run(connection), layout),
         sqlite=sqlite_facts(sqlite3.sqlite_version_info),
     )
     stuck = _Stuck(
@@ -236,17 +238,30 @@ def _run(run: work.Run, *, alive: bool | None = None) -> ServiceRun:
     )
 
 
-def _service(latest: work.Run | None) -> ServiceRun | None:
-    return None if latest is None else _run(latest, alive=_serves(latest.pid))
+def _service(latest: work.Run | None, layout: Layout) -> ServiceRun | None:
+    return None if latest is None else _run(latest, alive=_serves(latest.pid, layout))
 
 
-def _serves(pid: int) -> bool:
-    # A pid is used again, so the command line counts too. It stays readable beside a sandboxed service.
+def _serves(pid: int, layout: Layout) -> bool:
+    # A pid is used again, also by another instance's service, so the command line counts too: it stays
+    # readable beside a sandboxed service. The start time does not: the clock may have been set since.
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return b"serve" in words and any(word.rpartition(b"/")[2] == b"standfast" for word in words)
+    if b"serve" not in words or not any(word.rpartition(b"/")[2] == b"standfast" for word in words):
+        return False
+    return _state_in(words) in {None, os.path.realpath(layout.state)}
+
+
+def _state_in(words: list[bytes]) -> str | None:
+    """The state directory that a command line names; None when its environment or the default does."""
+    for word, following in pairwise(words):
+        if word == b"--state":
+            return os.path.realpath(os.fsdecode(following))
+        if word.startswith(b"--state="):
+            return os.path.realpath(os.fsdecode(word.removeprefix(b"--state=")))
+    return None
 
 
 def _age(then: float, now: float) -> float:

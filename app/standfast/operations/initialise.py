@@ -162,17 +162,17 @@ def _shop(connection: Store, shop: ShopConfig, now: float) -> list[str]:
 
 
 def _schedule(connection: Store, shop: ShopConfig, now: float) -> list[str]:
-    present = _present(connection)
-    done = _schedule_lines(present, shop)
-    if done and present is not None:
+    done = _schedule_lines(_present(connection), shop)
+    if done and shop.brief is None:
         remove_schedule(connection, SCHEDULE)
-    if done and shop.brief is not None:
+    elif done and shop.brief is not None:
         add_schedule(
             connection,
             name=SCHEDULE,
             prompt=MORNING_BRIEF,
             cron=shop.brief.cron,
             zone=shop.brief.zone,
+            replacing=True,
             now=now,
         )
     return done

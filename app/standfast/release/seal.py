@@ -105,7 +105,10 @@ def _differs(root: Path, differences: Sequence[Difference]) -> Refused:
         "release_differs",
         f"{root.name} is not what its manifest says",
         observed=shown + more,
-        remedy="remove the folder and install the release again; a release is never repaired in place",
+        remedy=(
+            f"`standfast release verify {root}` lists all of it; remove the folder and install the release"
+            " again: a release is never repaired in place"
+        ),
     )
 
 

@@ -1,10 +1,11 @@
 """``shop.toml``: catalogue, opening stock, the brief's time and the limits, read once and checked whole."""
 
+import re
 import time
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,7 +24,8 @@ def _printable(text: str) -> str:
     return text
 
 
-type Sku = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+_SKU = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+type Sku = Annotated[str, Field(pattern=f"^{_SKU.pattern}$")]
 type Line = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
 type Count = Annotated[int, Field(ge=0, le=MAX_STOCK)]
 
@@ -188,14 +190,16 @@ def load(path: Path) -> ShopConfig:
 def parse(text: str) -> ShopConfig:
     """Check the text of a ``shop.toml``."""
     try:
-        return ShopConfig.model_validate(tomllib.loads(text))
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationInvalid(f"not TOML: {error}") from error
+    try:
+        return ShopConfig.model_validate(tables)
     except ValidationError as error:
-        raise ConfigurationInvalid("; ".join(_problems(error))) from error
+        raise ConfigurationInvalid("; ".join(_problems(error, tables))) from error
 
 
-def _problems(error: ValidationError) -> list[str]:
+def _problems(error: ValidationError, tables: dict[str, Any]) -> list[str]:
     problems = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         field = ".".join(map(str, problem["loc"]))
@@ -204,5 +208,15 @@ def _problems(error: ValidationError) -> list[str]:
             message = "unknown field"
         elif problem["type"] == "missing":
             message = "required and not there"
-        problems.append(f"{field}: {message}" if field else message)
+        problems.append(f"{field}: {message}{_whose(tables, problem['loc'])}" if field else message)
     return problems
+
+
+def _whose(tables: dict[str, Any], place: tuple[int | str, ...]) -> str:
+    """The sku of the product that a problem is about, as a person finds it in the file."""
+    match place:
+        case ("product", int(index), *_):
+            product = tables["product"][index]
+            sku = product.get("sku") if isinstance(product, dict) else None
+            return f" (product {sku})" if isinstance(sku, str) and _SKU.fullmatch(sku) else ""
+    return ""

@@ -90,13 +90,15 @@ def add_schedule(
     subject: str = "",
     role: str = "agent",
     session: str | None = None,
+    replacing: bool = False,
     check: bool = False,
 ) -> tuple[Schedule, bool]:
     """Add a schedule; its first slot lies after ``now``. The second value is False when it was there already.
 
     Exactly one of ``every`` (whole seconds) and ``cron`` (five fields, with an IANA ``zone``). Its work
     belongs to the session ``schedule:NAME`` unless told otherwise. Raises BadInput, and Refused
-    ``schedule_exists`` when the name has another definition. ``check`` writes nothing.
+    ``schedule_exists`` when the name has another definition, unless ``replacing`` that. ``check`` writes
+    nothing.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(f"name: {name!r} is not of the form {_NAME.pattern}")
@@ -112,17 +114,19 @@ def add_schedule(
     with immediate(connection, "add_schedule"):
         present = _find(connection, name)
         if present is not None:
-            if astuple(present)[1:-2] != wanted:
+            if astuple(present)[1:-2] == wanted:
+                return present, False
+            if not replacing:
                 raise Refused(
                     "schedule_exists",
                     f"there is another schedule {name}",
                     observed=f"every {present.every} s" if present.every else f"cron {present.cron!r}",
                     remedy="remove it first, or choose another name",
                 )
-            return present, False
         schedule = Schedule(name, *wanted, anchor=int(now), next_slot=first)
         if check:
             return schedule, True
+        connection.execute("DELETE FROM schedules WHERE name = ?", (name,))
         connection.execute(
             "INSERT INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, *wanted, schedule.anchor, schedule.next_slot, now),
@@ -232,9 +236,7 @@ def _last_two(schedule: Schedule, now: float) -> list[int]:
         found = deque(_until(now, _cron_slots(schedule, int(now) - days * 86400)), maxlen=2)
         if len(found) == found.maxlen:
             return list(found)
-    raise Refused(
-        "schedule_lost", f"schedule {schedule.name} cannot be followed", remedy="remove it and add it again"
-    )
+    raise AssertionError(f"schedule {schedule.name} had more slots than this before")
 
 
 def _cron_slots(schedule: Schedule, after: int) -> Iterator[int]:
