@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from evidence import listing, running, service
+from evidence import running
+from faults import fingerprint, sentence
 from target import wait_until
 
 if TYPE_CHECKING:
@@ -15,29 +14,10 @@ if TYPE_CHECKING:
 
     from target import Controller, Host, Play
 
-# Ansible's own empty folder; the guard file of the deploy lock; what an idle service's store touches by itself.
-PASSING = ("/root/.ansible", "/run/standfast", "/run/sudo", "/run/user", "/srv/lucy/state/agent.sqlite-*")
-
-
-def fingerprint(host: Host, without: Sequence[str] = ()) -> set[str]:
-    """Every file of the host, its accounts that linger, and the service's process."""
-    files = listing(host, "/", without=(*PASSING, *without))
-    assert len(files) > 5000
-    known = host.run(["id", "-u", "lucy"], check=False).rc == 0
-    manager = known and host.run("test -S /run/user/$(id -u lucy)/systemd/private", check=False).rc == 0
-    return files | ({f"service {service(host)}"} if manager else set())
-
-
-def sentence(done: Play) -> str:
-    """What the failed run said last, on one line: why, where, and which hosts it did not attempt."""
-    failures = re.findall(r"^\[ERROR\]: Task failed: Action failed: (\[.*\])$", done.output, re.MULTILINE)
-    assert failures, done.output[-3000:]
-    return " ".join(ast.literal_eval(failures[-1]))
-
 
 @pytest.fixture(scope="session")
 def play(controller: Controller) -> Callable[..., Play]:
-    """`play(host, {...variables}, playbook=...)`: one run against one or more hosts, with an inventory of its own."""
+    """`play(host, {...variables}, playbook=...)`: a run against one or more hosts, with its own inventory."""
 
     def run(
         hosts: Host | list[Host],
