@@ -22,7 +22,7 @@ from standfast.authority.epoch import (
     resume,
 )
 from standfast.authority.fence import Claim, FencedNow, StaleClaim, admits, assert_current, fenced
-from standfast.authority.lock import writer_lock
+from standfast.authority.lock import refuse_while_held, writer_lock
 from standfast.authority.marker import Marker, host_identity, refuse_other_host
 
 CONTRACT = 1
@@ -49,6 +49,7 @@ __all__ = [
     "operations",
     "pause",
     "refuse_other_host",
+    "refuse_while_held",
     "renew",
     "replace",
     "resume",

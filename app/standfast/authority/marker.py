@@ -88,5 +88,5 @@ def refuse_other_host(path: Path, host: str) -> None:
             "other_host",
             "the state directory belongs to another host",
             observed=f"marker of host {marker.host[:12] or '(none)'}, this host is {host[:12]}",
-            remedy="if this copy is the one to go on with, adopt it; else leave it stopped",
+            remedy="leave it stopped, or take it over with `standfast adopt` if it is the one to go on with",
         )

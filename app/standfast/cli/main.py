@@ -48,6 +48,7 @@ COMMANDS: dict[str, str] = {
     "init": "Make an instance's store from its shop.toml.",
     "serve": "Run the agent (systemd starts this).",
     "health": "Say how the instance is: exit 0, or 4 when it needs attention.",
+    "adopt": "Take over a state directory on this host: a new epoch, paused.",
     "canary": "Prove that the running service finishes new work.",
     "work": "Requests: add, list, show, cancel.",
     "report": "Reports that finished work has left.",

@@ -9,6 +9,7 @@ from typing import cast
 from pydantic import BaseModel
 
 PUBLISHED: dict[str, str] = {
+    "adopted": "standfast.operations.adopting:Adopted",
     "canary": "standfast.operations.canary:CanaryResult",
     "env-change": "standfast.operations.environment:EnvironmentChange",
     "env-check": "standfast.operations.environment:EnvironmentCheck",

@@ -314,13 +314,13 @@ def _attention(health: Health, control: Operations, layout: Layout, stuck: _Stuc
             not health.marker_agrees,
             "marker_disagrees",
             f"{layout.marker} does not name the database's epoch",
-            "the marker was lost, or the end of an era was cut short: stop the service, then `standfast adopt`",
+            "the marker was lost or the end of an era cut short: stop the service, then `standfast adopt`",
         ),
         (
             bool(host),
             "other_host",
             host,
-            "stop the service; take it over with `standfast adopt` only if this copy is the one to go on with",
+            "stop the service; `standfast adopt` takes it over, if this copy is the one to go on with",
         ),
         (
             bool(newer),

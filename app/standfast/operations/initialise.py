@@ -76,7 +76,7 @@ def _refuse_disagreement(layout: Layout, host: str) -> None:
                 observed=(
                     f"store {operations(connection).epoch}, marker {found.epoch if found else 'missing'}"
                 ),
-                remedy="the end of an era was cut short, or this is a copy: adopt the state directory",
+                remedy="the marker was lost, or the end of an era was cut short: see `standfast adopt`",
             )
 
 

@@ -9,6 +9,7 @@ HttpSupplier is imported when it is asked for: whoever only reads orders pays fo
 
 from typing import TYPE_CHECKING
 
+from standfast.orders.amnesia import Remembered, compare
 from standfast.orders.approvals import Approved, Revoked, approve, expire, revoke
 from standfast.orders.book import (
     OPEN,
@@ -75,6 +76,7 @@ __all__ = [
     "Proposed",
     "Reconciled",
     "Recorded",
+    "Remembered",
     "Revoked",
     "Spending",
     "Step",
@@ -86,6 +88,7 @@ __all__ = [
     "approvals_of",
     "approve",
     "begin",
+    "compare",
     "connect",
     "counts",
     "deliver",

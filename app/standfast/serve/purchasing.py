@@ -1,5 +1,8 @@
 """The service's share of orders: send what was approved, find out what is uncertain, wake what waited.
 
+At the start, and before anything is sent or looked up, the supplier's receipts are compared with the local
+records: one that was never known here means that this state is older than the world, and the era ends.
+
 Nothing of this happens while paused. The journal gets amounts and outcomes, never the token.
 """
 
@@ -7,10 +10,10 @@ import logging
 
 from standfast import orders
 from standfast.agent import Status
-from standfast.authority import Claim, StaleClaim, renew
+from standfast.authority import Claim, StaleClaim, operations, renew, replace
 from standfast.authority import marker as markers
 from standfast.errors import Refused, StandfastError
-from standfast.orders import Order, Supplier
+from standfast.orders import Order, Supplier, SupplierUnavailable
 from standfast.serve.journal import facts
 from standfast.serve.turn import Worker
 from standfast.shop import prompts
@@ -44,6 +47,17 @@ class Purchasing:
         self._supplier: Supplier | None = None
         self._failures = 0
         self._next_try = 0.0
+        self._compared: int | None = None
+        self._said_none = False
+
+    def remembers(self) -> bool:
+        """False when the supplier remembers more than this store does: authority was replaced over it.
+
+        Asked once for each start, as soon as the supplier answers; the shop goes on while it does not.
+        """
+        if self._compared is None:
+            self._answering()
+        return not operations(self._connection).paused
 
     def one_pass(self) -> bool:
         """Look after every order once, and wake the work that has something to do; True when it did."""
@@ -151,29 +165,62 @@ class Purchasing:
 
     def _reach(self) -> Supplier | None:
         """The account, registered for the present era; None while there is none or it does not answer."""
+        account = self._answering()
+        if account is None:
+            return None
         if self._supplier is not None and self._supplier.epoch == markers.read_epoch(self._marker):
             return self._supplier
-        access = self._worker.settings.supplier
-        if (access is None and self._account is None) or self._clock.now() < self._next_try:
-            return None
         try:
-            if self._account is None and access is not None:
-                self._account = orders.HttpSupplier(access)
-            assert self._account is not None
-            self._supplier = orders.connect(self._connection, self._account, self._marker)
+            self._supplier = orders.connect(self._connection, account, self._marker)
         except StandfastError as error:
-            pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(self._failures, 16))
-            self._failures += 1
-            self._next_try = self._clock.now() + pause
-            observed = getattr(error, "observed", None) or None
-            log.warning(
-                "supplier not reached: %s",
-                facts(reason=str(error), observed=observed, next_try_seconds=pause),
-            )
+            self._try_later(error)
             return None
         self._failures = 0
         log.info("supplier reached: %s", facts(account=self._supplier.identity, epoch=self._supplier.epoch))
         return self._supplier
+
+    def _answering(self) -> orders.SupplierAccount | None:
+        """The account, if it answers now and has accepted nothing that this store never knew."""
+        account = self._open_account()
+        if account is None or self._clock.now() < self._next_try:
+            return None
+        try:
+            found = orders.compare(self._connection, account, after=self._compared or 0)
+        except SupplierUnavailable as error:
+            self._try_later(error)
+            return None
+        finally:
+            self._worker.on_step()
+        if found.unknown:
+            self._end_era(found)
+            return None
+        if self._compared is None:
+            log.info("nothing forgotten: %s", facts(receipts=found.upto))
+        self._compared = found.upto
+        return account
+
+    def _open_account(self) -> orders.SupplierAccount | None:
+        access = self._worker.settings.supplier
+        if self._account is None and access is not None:
+            self._account = orders.HttpSupplier(access)
+        if self._account is None and not self._said_none:
+            self._said_none = True
+            log.info("receipts not compared: %s", facts(reason="no supplier is configured"))
+        return self._account
+
+    def _end_era(self, found: orders.Remembered) -> None:
+        self._compared, self._supplier = None, None
+        epoch = replace(self._connection, self._worker.layout, found.reason, self._clock.now())
+        log.error("authority replaced: %s", facts(reason=found.reason, epoch=epoch))
+
+    def _try_later(self, error: StandfastError) -> None:
+        pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(self._failures, 16))
+        self._failures += 1
+        self._next_try = self._clock.now() + pause
+        observed = getattr(error, "observed", None) or None
+        log.warning(
+            "supplier not reached: %s", facts(reason=str(error), observed=observed, next_try_seconds=pause)
+        )
 
 
 def _say(event: str, order: Order) -> None:

@@ -1,6 +1,7 @@
 """The service: bounded passes over what is due, and waiting in between that costs next to nothing.
 
-A pass: schedules that are due, low-stock episodes, orders, one claim and its turn, delivery of reports.
+A pass: schedules that are due, low-stock episodes, delegated work that ended, orders, one claim and its turn,
+delivery of reports. The first one asks the supplier whether this state is older than the world.
 Waiting asks the store one PRAGMA a second and never a model.
 """
 
@@ -179,11 +180,11 @@ class Service:
         control = operations(self._connection)
         marker = markers.read(self._layout.marker)
         if marker is None:
-            return "authority marker is unavailable"
+            return "authority marker is unavailable; see `standfast adopt`"
         if marker.epoch != control.epoch:
-            return "the marker and the store name different epochs"
+            return "the marker and the store name different epochs; see `standfast adopt`"
         if marker.host != self._host:
-            return "the state directory belongs to another host; it must be adopted here first"
+            return "the state directory belongs to another host; `standfast adopt` takes it over"
         return f"paused: {control.reason}" if control.paused else ""
 
     def _say(self, state: str) -> None:
@@ -193,6 +194,8 @@ class Service:
             self._notifier.status(state)
 
     def _work(self) -> bool:
+        if not self._purchasing.remembers():
+            return True
         steps = (
             self._recover,
             self._fire,

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from standfast.serve.journal import facts
 from standfast.serve.settings import Settings
 from standfast.shop import prompts, skills
 from standfast.shop.tools import ShopTools, conversation
+from standfast.store import Store
 from standfast.work import RESEARCH, Ending, delegated, finish, observe
 from standfast.work.reports import BODY_BYTES
 
@@ -29,7 +29,7 @@ _CUT = "\n\n[cut: the report was longer than a report can be]"
 class Worker:
     """Does turns for the service, one at a time."""
 
-    connection: sqlite3.Connection
+    connection: Store
     layout: Layout
     clock: Clock
     settings: Settings
