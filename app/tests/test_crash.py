@@ -1,57 +1,52 @@
 """SIGKILL at every commit boundary of a day's work; afterwards nothing is lost and nothing is doubled."""
 
 import signal
+from pathlib import Path
 
 import pytest
+from support import Instance
 from world import START, World, child
 
-from standfast import authority, work
-from standfast.work import Outbox
+from standfast import work
 
-POINTS = [
-    f"{boundary}.{when}"
-    for boundary in ("fire", "admit", "claim", "observe", "finish", "deliver", "delivered")
-    for when in ("before_commit", "committed")
-] + ["deliver.left"]
+BOUNDARIES = ("start_run", "claim_own", "fire", "claim", "observe", "finish", "deliver", "delivered")
+POINTS = [f"{name}.{when}" for name in BOUNDARIES for when in ("before_commit", "committed")] + [
+    "deliver.left"
+]
+IN_A_TURN = {"claim.committed", "observe.before_commit", "observe.committed", "finish.before_commit"}
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_day_survives_sigkill(world: World, point: str) -> None:
-    work.add_schedule(world.connection, name="brief", prompt="brief", every=3600, now=START)
-    killed = child("die", world.layout.state, point, check=False)
+def test_a_day_survives_sigkill(tmp_path: Path, point: str) -> None:
+    """The next service recovers by itself; only the turn that was cut off is not done, and says so."""
+    instance = Instance.make(tmp_path)
+    due = instance.clock.wall() - 3600
+    with instance.store() as store:
+        work.add_schedule(store, name="brief", prompt="brief", every=3600, now=due)
+    asked = instance.add("look").work
+    killed = child("die_serving", instance.layout.state, point, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
-    left = {item.id: item for item in work.list_work(world.connection)}
-    world.time.wall = START + 3600
-    world.clock = world.time.clock()
-
-    # The service starts again, under its own label, and lives through the same day.
-    owned = authority.claim_own(world.connection, owner="worker", now=world.now(), marker=world.marker)
-    work.resume_deliveries(world.connection, Outbox(world.layout.outbox))
-    for own in owned:
-        assert own.generation == left[own.work].generation + 1
-        world.finish(own, "please ask again")
-    work.fire_due(world.connection, now=world.now())
-    world.admit("o", "s", "look")
-    while claim := world.claim():
-        world.observe(claim)
-        world.finish(claim, "all is well")
-    work.deliver_pending(world.connection, Outbox(world.layout.outbox), clock=world.clock)
-
-    items = work.list_work(world.connection)
-    assert [item.status for item in items] == ["DONE", "DONE"]
-    assert sorted(item.session for item in items) == ["s", "schedule:brief"]
-    slots = work.list_slots(world.connection, "brief")
-    assert [(slot.slot, slot.outcome) for slot in slots] == [(START + 3600, "fired")]
-    reports = work.list_reports(world.connection)
-    assert sorted(report.work for report in reports) == sorted(item.id for item in items)
+    instance.settle()
+    assert instance.settle() == 0
+    with instance.store() as store:
+        items = {item.id: item for item in work.list_work(store)}
+        slots = work.list_slots(store, "brief")
+        reports = work.list_reports(store)
+    assert len(items) == 2
+    assert sorted(item.status for item in items.values()) == [
+        "CANCELED" if point in IN_A_TURN else "DONE",
+        "DONE",
+    ]
+    assert items[asked].session == "test"
+    assert [(slot.slot, slot.outcome) for slot in slots] == [(int(due) + 3600, "fired")]
+    assert sorted(report.work for report in reports) == sorted(items)
     assert {report.delivery for report in reports} == {"sent"}
-    assert {path.stem for path in world.layout.outbox.iterdir()} == {report.id for report in reports}
-    for item in items:
-        rows = work.transcript(world.connection, item.id)
-        assert len(rows) <= 1
-    assert world.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert world.connection.execute("PRAGMA foreign_key_check").fetchone() is None
+    for report in reports:
+        assert ("please ask again" in report.body) == (items[report.work].status == "CANCELED")
+    assert {path.stem for path in instance.layout.outbox.iterdir()} == {report.id for report in reports}
+    assert instance.rows("PRAGMA integrity_check") == [("ok",)]
+    assert instance.rows("PRAGMA foreign_key_check") == []
 
 
 def test_after_sigkill_another_worker_finds_the_claim_once_its_lease_has_passed(world: World) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import pytest
 from support import Instance, Process, eventually
 
 from standfast.shop.config import sample
+from standfast.work import add_schedule
 
 
 @pytest.fixture
@@ -146,18 +146,18 @@ def test_a_database_locked_for_three_seconds_by_another_process(instance: Instan
 def test_a_store_that_stays_locked_is_waited_for_without_watchdog_pings(instance: Instance) -> None:
     with Process(instance, WATCHDOG_USEC="120000000").ready() as service:
         eventually(lambda: "WATCHDOG=1" in service.messages())
-        other = sqlite3.connect(instance.layout.database, autocommit=True)
-        work = instance.add().work
-        other.execute("BEGIN IMMEDIATE")
-        taken = instance.status(work)[0] != "READY"
-        pings = service.messages().count("WATCHDOG=1")
-        eventually(lambda: taken or "pass failed" in service.log)
-        if not taken:
+        with instance.store() as store:
+            add_schedule(store, name="pulse", every=1, prompt="look", now=time.time())
+            store.execute("BEGIN IMMEDIATE")
+            eventually(lambda: "pass failed" in service.log)
+            pings = service.messages().count("WATCHDOG=1")
+            slots = instance.rows("SELECT count(*) FROM slots")
+            eventually(lambda: service.log.count("pass failed") > 1)
             assert service.messages().count("WATCHDOG=1") == pings
-            assert instance.status(work) == ("READY", 0)
-        other.execute("ROLLBACK")
-        other.close()
-        eventually(lambda: done(instance, work))
+            assert instance.rows("SELECT count(*) FROM slots") == slots
+            store.execute("ROLLBACK")
+        eventually(lambda: instance.rows("SELECT count(*) FROM slots") > slots)
+        eventually(lambda: service.messages().count("WATCHDOG=1") > pings)
         assert service.terminate() == 0
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from support import Instance
 from world import COMPONENTS, HOST, START
 
 from standfast import authority, work
@@ -123,6 +124,17 @@ def die(state: str, point: str) -> None:
         work.finish(connection, claim, "DONE", report="all is well", clock=clock, marker=layout.marker)
     work.deliver_pending(connection, work.Outbox(layout.outbox), clock=clock)
     authority.replace(connection, layout, "the era ends", clock.now(), HOST)
+
+
+def die_serving(state: str, point: str) -> None:
+    """Be the service until there is nothing to do, and die by SIGKILL at the named point."""
+
+    def kill(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    triggers.arm(kill)
+    Instance(Layout(Path(state))).settle()
 
 
 def die_new(state: str, point: str) -> None:

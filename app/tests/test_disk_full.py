@@ -1,0 +1,117 @@
+"""A full disk, on a small file system of its own: what met it is undone, and work goes on with room."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import Instance, until_idle
+from world import World
+
+from standfast import work
+from standfast.layout import Layout
+
+SIZE = 2_000_000
+NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
+def on_a_small_disk(folder: Path, part: str) -> dict[str, object]:
+    """Run one of PARTS in a mount namespace of its own, with a file system of SIZE bytes at ``folder``."""
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody make a mount namespace")
+    mounted = f'mount -t tmpfs -o size={SIZE} tmpfs "$0" && exec "$@"'
+    told = subprocess.run(
+        [*NAMESPACE, "sh", "-c", mounted, folder, sys.executable, __file__, part, folder],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    seen: dict[str, object] = json.loads(told.stdout)
+    return seen
+
+
+def test_the_write_that_meets_it_is_undone_and_what_was_committed_stays(tmp_path: Path) -> None:
+    seen = on_a_small_disk(tmp_path, "store")
+    assert seen["error"] == "SQLITE_FULL"
+    assert seen["committed"] == seen["there"] != 0
+    assert seen["in_transaction"] is False
+    assert seen["after"] == "there is room again"
+    assert seen["integrity"] == "ok"
+
+
+def test_the_service_finishes_its_work_once_there_is_room(tmp_path: Path) -> None:
+    seen = on_a_small_disk(tmp_path, "service")
+    assert seen["error"] == "SQLITE_FULL"
+    assert seen["status"] == ["DONE", 1]
+    assert seen["reports"] == seen["delivered"] == 1
+    assert seen["integrity"] == "ok"
+
+
+def fill(folder: Path) -> Path:
+    """Leave almost no room; returns the file to remove for there to be some again."""
+    hog = folder / "hog"
+    left = os.statvfs(folder)
+    hog.write_bytes(bytes(left.f_bavail * left.f_frsize - 150_000))
+    return hog
+
+
+def until_full(write: Callable[[], object]) -> tuple[int, str]:
+    """How often it could be done, and the error that then came."""
+    for done in range(100):
+        try:
+            write()
+        except sqlite3.OperationalError as error:
+            return done, error.sqlite_errorname
+    raise AssertionError("the disk never was full")
+
+
+def of_the_store(folder: Path) -> dict[str, object]:
+    world = World(Layout(folder / "state"))
+    claim = world.claimed()
+    hog = fill(folder)
+    committed, error = until_full(lambda: world.observe(claim, "x" * 20_000))
+    there = len(work.transcript(world.connection, claim.work))
+    in_transaction = world.connection.in_transaction
+    hog.unlink()
+    world.observe(claim, "there is room again")
+    return {
+        "error": error,
+        "committed": committed,
+        "there": there,
+        "in_transaction": in_transaction,
+        "after": work.transcript(world.connection, claim.work)[-1].message,
+        "integrity": world.connection.execute("PRAGMA integrity_check").fetchone()[0],
+    }
+
+
+def of_the_service(folder: Path) -> dict[str, object]:
+    instance = Instance.make(folder)
+    asked = instance.add().work
+    with instance.service() as service:
+        hog = fill(folder)
+        until_full(lambda: instance.add("x" * 15_000))
+        _, error = until_full(service.one_pass)
+        hog.unlink()
+        until_idle(service)
+    return {
+        "error": error,
+        "status": instance.status(asked),
+        "reports": len(instance.reports(asked)),
+        "delivered": instance.rows(
+            "SELECT count(*) FROM reports WHERE delivery = 'sent' AND work = ?", asked
+        )[0][0],
+        "integrity": instance.rows("PRAGMA integrity_check")[0][0],
+    }
+
+
+PARTS = {"store": of_the_store, "service": of_the_service}
+
+if __name__ == "__main__":
+    print(json.dumps(PARTS[sys.argv[1]](Path(sys.argv[2]))))
