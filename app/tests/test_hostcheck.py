@@ -8,25 +8,44 @@ import pwd
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "roles/host/files/hostcheck.py"
 USER = pwd.getpwuid(os.getuid()).pw_name
+LOADER = "import sys; text, _, REQUEST = sys.stdin.buffer.read().rpartition(b'\\n'); exec(text)"
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 
 
-def ask(words: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-I", "-", *words.split(), json.dumps(request)],
-        input=SCRIPT.read_bytes(),
+def call(words: str, request: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-I", "-c", LOADER, *words.split()],
+        input=SCRIPT.read_bytes() + b"\n" + request.encode(),
         capture_output=True,
         check=False,
     )
+
+
+def ask(words: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    done = call(words, json.dumps(request))
     assert done.stdout, done.stderr.decode()
     return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def hostcheck() -> ModuleType:
+    """The probe as a module, for what a whole preflight would not reach on this machine."""
+    module = ModuleType("hostcheck")
+    module.__dict__["__file__"] = str(SCRIPT)
+    sys.modules["hostcheck"] = module
+    exec(compile(SCRIPT.read_text(), str(SCRIPT), "exec"), module.__dict__)
+    return module
 
 
 @pytest.fixture
@@ -50,6 +69,7 @@ def request_for(tmp_path: Path) -> dict[str, Any]:
         "holder": "one@controller",
         "lock_seconds": 60,
         "lock_folder": str(tmp_path / "lock"),
+        "registry": str(tmp_path / "registry"),
         "inputs": {"instance_root": ["path", root], "instance_name": ["instance", "test-agent"]},
     }
 
@@ -266,9 +286,8 @@ def test_pruning_keeps_the_newest_and_whatever_is_referred_to(request_for: dict[
     (root / "releases/half").mkdir()
     (root / "releases/.old.tar").touch()
     (root / "current").symlink_to("releases/b")
-    (root / "receipts").mkdir()
-    receipt = {"operation": "install", "verdict": "done", "release_before": "a", "release_after": "b"}
-    (root / "receipts/000001-install-0.json").write_text(json.dumps(receipt))
+    for release in ("a", "b"):
+        assert ask("proof", request_for | {"release": release})[0] == 0
     _, answer = ask("survey", request_for | {"release": "e", "keep": 1})
     assert answer["previous_good"] == "a"
     assert sorted(answer["prunable"]) == [".old.tar", "c", "d", "half"]
@@ -362,7 +381,7 @@ def test_a_file_is_placed_whole_with_its_mode_whatever_the_umask(request_for: di
     assert ask("place", request | {"path": "/var/elsewhere"})[0] == 3
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
+@needs_root
 def test_a_link_planted_by_the_user_does_not_lead_root_elsewhere(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents:
@@ -382,23 +401,227 @@ def test_a_link_planted_by_the_user_does_not_lead_root_elsewhere(tmp_path: Path)
         "text": "x",
         "mode": "0644",
     }
-    done = subprocess.run(
-        [sys.executable, "-I", "-", "place", json.dumps(request)],
-        input=SCRIPT.read_bytes(),
-        capture_output=True,
-        check=False,
-    )
+    done = call("place", json.dumps(request))
     assert done.returncode == 1
     assert b"Permission denied" in done.stderr
     assert list(target.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["lock"], ["lock", "steal", "{}"], ["preflight", "{"], ["preflight", "{}"]]
+    ("words", "request_text"),
+    [("", "{}"), ("lock", "{}"), ("lock steal", "{}"), ("preflight", "{"), ("preflight", "{}")],
 )
-def test_bad_usage_is_exit_2_and_says_what_there_is(arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-", *arguments], input=SCRIPT.read_bytes(), capture_output=True, check=False
-    )
+def test_bad_usage_is_exit_2_and_says_what_there_is(words: str, request_text: str) -> None:
+    done = call(words, request_text)
     assert done.returncode == 2
     assert b"pending-receipt" in done.stderr
+
+
+def test_a_request_may_be_longer_than_an_argument(request_for: dict[str, Any]) -> None:
+    write_identity(request_for)
+    receipt = {"verdict": "failed", "reason": "x" * 300_000}
+    assert ask("pending-receipt", request_for | {"receipt": receipt})[1]["changed"] is True
+
+
+def test_a_refusal_is_said_in_words_too(request_for: dict[str, Any]) -> None:
+    done = call("lock renew", json.dumps(request_for))
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"Refused: this run no longer holds the deploy lock: null. To do: ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"operation": []}', "[" * 100_000, '{"operation": "install", "verdict": {"a": []}}', "\0\0", "[]", "{"],
+)
+def test_nothing_that_a_receipt_holds_stops_a_survey(request_for: dict[str, Any], content: str) -> None:
+    receipts = write_identity(request_for) / "receipts"
+    receipts.mkdir()
+    good = {"operation": "install", "verdict": "done", "sequence": 1}
+    (receipts / "000001-install-0a.json").write_text(json.dumps(good))
+    (receipts / "000002-install-0b.json").write_text(content)
+    (receipts / "000003-install-0c.json").mkdir()
+    os.mkfifo(receipts / "000004-install-0d.json")
+    (receipts / "000005-install-0e.json").symlink_to("/etc/hostname")
+    code, answer = ask("survey", request_for)
+    assert code == 0
+    assert answer["receipts"]["last"]["operation"] == "install"
+
+
+def test_receipts_are_in_the_order_of_their_numbers(request_for: dict[str, Any]) -> None:
+    receipts = write_identity(request_for) / "receipts"
+    receipts.mkdir()
+    for number in (999_999, 1_000_000):
+        (receipts / f"{number:06d}-install-0a.json").write_text(
+            json.dumps({"operation": "install", "sequence": number})
+        )
+    assert ask("survey", request_for)[1]["receipts"]["last"]["sequence"] == 1_000_000
+
+
+def test_what_a_killed_pending_receipt_leaves_is_not_one(request_for: dict[str, Any]) -> None:
+    write_identity(request_for)
+    path = Path(ask("pending-receipt", request_for | {"receipt": {}})[1]["path"])
+    assert ask("survey", request_for)[1]["receipts"]["pending"] == 1
+    # The name that the file has while it is written.
+    path.rename(path.with_name(f".{path.name}.4711.new"))
+    (path.parent / "pending-aaaa.json.4711.new").touch()
+    assert ask("survey", request_for)[1]["receipts"]["pending"] == 0
+
+
+def test_a_file_is_written_under_a_dot_name_first(
+    hostcheck: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hostcheck.os, "unlink", killed)
+    monkeypatch.setattr(hostcheck.os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        hostcheck.place_file(str(tmp_path / "pending-a.json"), "{}", 0o600)
+    assert all(path.name.startswith(".pending-a.json.") for path in tmp_path.iterdir())
+
+
+def test_an_interpreter_that_others_can_change_is_never_run(
+    hostcheck: ModuleType, request_for: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\ntouch {ran}\necho {sys.version.split()[0]}\n")
+    python.chmod(0o755)
+    row = rows(ask("preflight", request_for | {"python": str(python)})[1])["python"]
+    assert row["outcome"] == "refuse"
+    assert f"{python}, not run: " in row["observed"]
+    assert not ran.exists()
+    monkeypatch.setattr(hostcheck, "changeable_by_others", lambda _: None)
+    hostcheck.find_python(hostcheck.Checks(), request_for | {"python": str(python)})
+    assert ran.exists()  # The file would have been run, but for that rule.
+
+
+@needs_root
+def test_every_step_to_an_interpreter_must_be_roots(hostcheck: ModuleType) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    with tempfile.TemporaryDirectory(dir="/opt") as name:
+        top = Path(name)
+        top.chmod(0o755)
+        (top / "bin").mkdir(mode=0o755)
+        file = top / "bin/python3.13"
+        file.touch(0o755)
+        (top / "python3").symlink_to("link/python3.13")
+        (top / "link").symlink_to(top / "bin")
+        link = str(top / "python3")
+        assert hostcheck.changeable_by_others(link) is None
+        for step in (file, top / "bin", top / "link", top / "python3", top):
+            os.chown(step, nobody, 0, follow_symlinks=False)
+            assert str(step) in hostcheck.changeable_by_others(link)
+            os.chown(step, 0, 0, follow_symlinks=False)
+        for step in (file, top / "bin", top):
+            step.chmod(0o775)
+            assert f"{step} belongs to root:root 0775" == hostcheck.changeable_by_others(link)
+            step.chmod(0o755)
+        assert hostcheck.changeable_by_others(link) is None
+
+
+def test_a_release_is_discarded_only_under_the_lock_and_without_a_seal(request_for: dict[str, Any]) -> None:
+    root = seal(request_for, "sealed")
+    half, staged = root / "releases/half", root / "releases/.half.aaaa.tar"
+    (half / "venv").mkdir(parents=True)
+    staged.touch()
+    request = request_for | {"release": "half", "staged": staged.name}
+    assert ask("discard", request)[1]["refused"]["code"] == "lock_lost"
+    ask("lock acquire", request_for | {"run_id": "bbbb"})
+    assert ask("discard", request)[1]["refused"]["code"] == "lock_held"
+    assert half.exists()
+    assert staged.exists()
+    ask("lock release", request_for | {"run_id": "bbbb"})
+    ask("lock acquire", request_for)
+    assert ask("discard", request)[1] == {"changed": True}
+    assert not half.exists()
+    assert not staged.exists()
+    assert ask("discard", request)[1] == {"changed": False}
+    assert ask("discard", request | {"release": "sealed"})[1] == {"changed": False}
+    assert (root / "releases/sealed").exists()
+
+
+def test_a_proof_holds_for_its_unit_and_its_environment_file(
+    request_for: dict[str, Any], hostcheck: ModuleType
+) -> None:
+    state = seal(request_for, "a", "b") / "state"
+    state.mkdir()
+    (state.parent / "current").symlink_to("releases/b")
+    env = state / "agent.env"
+    env.touch(0o600)
+    assert ask("survey", request_for)[1]["proven"] is None
+    ask("proof", request_for | {"release": "a"})
+    assert ask("survey", request_for)[1]["proven"] == "a"
+    os.utime(env, (1, 1))
+    assert ask("survey", request_for)[1]["proven"] is None
+    ask("proof", request_for | {"release": "b"})
+    ask("proof", request_for | {"release": "b"})
+    answer = ask("survey", request_for)[1]
+    assert (answer["proven"], answer["previous_good"]) == ("b", "a")
+    proof = answer["record"]["proof"]
+    assert hostcheck.proven_release(proof, "another unit", proof["env_at"]) is None
+    record = Path(request_for["registry"], "records/test-agent.json")
+    assert stat.S_IMODE(record.stat().st_mode) == 0o644
+    assert stat.S_IMODE(record.parent.stat().st_mode) == 0o755
+
+
+def unit_row(hostcheck: ModuleType, request: dict[str, Any], path: Path, **found: Any) -> dict[str, str]:
+    checks = hostcheck.Checks()
+    facts = {
+        "user": None,
+        "unit": {"path": str(path), "sha256": hostcheck.sha256_of(path), "release": found.get("release")},
+        "record": hostcheck.read_record(request),
+        "releases": [],
+    }
+    hostcheck.check_unit(checks, request, facts)
+    row: dict[str, str] = checks.rows[0]
+    return row
+
+
+def test_a_unit_is_known_by_roots_record_even_when_its_release_is_gone(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    unit = Path(request_for["root"]) / "state/x.service"
+    unit.parent.mkdir(parents=True)
+    request = request_for | {"path": str(unit), "text": "ExecStart=one\n", "mode": "0644"}
+    ask("place", request)
+    row = unit_row(hostcheck, request_for, unit, release="gone")
+    assert row["outcome"] == "refuse"
+    assert "ExecStart=one" in row["observed"]
+    assert f"mv {unit} /root/" in row["remedy"]
+    for text in ("ExecStart=one\n", "ExecStart=two\n", "ExecStart=two\n"):
+        ask("place", request | {"text": text, "unit": True})
+        assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "pass"
+    unit.write_text("ExecStart=one\n")  # The run died between its record and its unit.
+    assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "pass"
+    unit.write_text("ExecStart=edited\n")
+    assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "refuse"
+
+
+def test_an_account_without_a_readable_home_can_be_uninstalled_and_not_installed(
+    hostcheck: ModuleType, request_for: dict[str, Any], tmp_path: Path
+) -> None:
+    found = {"user": {"uid": 1000, "home": str(tmp_path / "gone")}}
+    for purpose, expected in (("install", "refuse"), ("status", "refuse"), ("uninstall", "attention")):
+        checks = hostcheck.Checks()
+        hostcheck.check_home(checks, request_for | {"purpose": purpose}, found)
+        assert [row["outcome"] for row in checks.rows] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("variable", "rule", "value", "good"),
+    [
+        ("release_keep", "count", "0", True),
+        ("release_keep", "count", "3", True),
+        ("release_keep", "count", "-1", False),
+        ("release_python", "path or nothing", "", True),
+        ("release_python", "path or nothing", "/usr/bin/python3.13", True),
+        ("release_python", "path or nothing", "/opt/my python", False),
+    ],
+)
+def test_numbers_and_optional_paths_are_well_formed(
+    hostcheck: ModuleType, variable: str, rule: str, value: str, good: bool
+) -> None:
+    checks = hostcheck.Checks()
+    assert hostcheck.check_inputs(checks, {"inputs": {variable: [rule, value]}}) is good
+    assert good or variable in checks.rows[0]["observed"]

@@ -1,8 +1,11 @@
 """Look at a host, and hold its deploy lock, before anything of Standfast is there.
 
-Sent on stdin (`python3 -I - SUBCOMMAND REQUEST`), so nothing is left on the host; standard library only and
-Python >= 3.9, because the host may have nothing newer (and then this is what says so). REQUEST is one JSON
-object; the answer is one JSON object on stdout.
+Sent on stdin, so nothing is left on the host; standard library only and Python >= 3.9, because the host may
+have nothing newer (and then this is what says so). The request is one JSON object, the last line of stdin (it
+may be longer than an argument can be, and other users see arguments); the subcommand is in the arguments; the
+answer is one JSON object on stdout:
+
+  python3 -I -c "import sys; text, _, REQUEST = sys.stdin.buffer.read().rpartition(b'\\n'); exec(text)" WORDS
 
     preflight          every check as {name, outcome: pass|attention|refuse, observed, remedy},
                        and the survey; changes nothing; exit 0 pass, 4 attention, 3 refuse
@@ -12,11 +15,15 @@ object; the answer is one JSON object on stdout.
                        one deploy lock per host, changed only under flock of a guard file; its expiry counts
                        on CLOCK_BOOTTIME, so that a stepped clock neither frees nor prolongs it; acquire also
                        answers with the survey taken while holding it
+    discard            removes a release folder without a seal and this run's copy of its archive ("staged"),
+                       if the lock is still this run's
     place              {"user", "path", "text", "mode"}: writes (or with text null removes) one file below the
-                       user's home AS that user, so that a link planted there can not point root elsewhere
+                       user's home AS that user, so that a link planted there can not point root elsewhere;
+                       with "unit" true root's record first learns the text as one of ours
+    proof              root's record learns that the release was shown to work with this unit and agent.env
     pending-receipt    keeps a failed run's draft as receipts/pending-RUN.json while no CLI can chain it
 
-A refusal is {"changed": false, "refused": {code, reason, observed, remedy}} with exit 3.
+A refusal is {"changed": false, "refused": {code, reason, observed, remedy}} with exit 3, and words on stderr.
 """
 
 from __future__ import annotations
@@ -44,10 +51,13 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+REQUEST: bytes = globals().get("REQUEST", b"")  # set by the line that reads this text from stdin
+
 PATH_RULE = re.compile(r"/[A-Za-z0-9_./-]+\Z")
 RULES = {
     "instance": (re.compile(r"[a-z][a-z0-9-]{0,47}\Z"), "a lower-case letter, then up to 47 of a-z 0-9 -"),
     "user": (re.compile(r"[a-z_][a-z0-9_-]{0,31}\Z"), "a letter a-z or _, then up to 31 of a-z 0-9 _ -"),
+    "count": (re.compile(r"[0-9]{1,3}\Z"), "a number from 0 to 999"),
     "release": (re.compile(r"[a-z0-9][A-Za-z0-9.+-]{0,99}\Z"), "a release id as the manifest gives it"),
 }
 REMOTE_FILE_SYSTEMS = {
@@ -88,6 +98,9 @@ UNIT_PROPERTIES = (
     "ActiveState,SubState,MainPID,NRestarts,ExecMainStatus,Result,UnitFileState,NeedDaemonReload,Job"
 )
 UNIT_RELEASE = re.compile(r"^ExecStart=(?P<root>/\S+)/releases/(?P<id>[^/\s]+)/venv/bin/", re.MULTILINE)
+RECEIPT = re.compile(r"(?P<sequence>[0-9]{6,12})-[a-z0-9-]+\.json\Z")
+PENDING_RECEIPT = re.compile(r"pending-[A-Za-z0-9_.:@+-]+\.json\Z")
+RECEIPTS_READ = 100
 DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
 EXIT_REFUSED, EXIT_ATTENTION, EXIT_USAGE = 3, 4, 2
 
@@ -97,7 +110,8 @@ class Refusal(Exception):
 
     def __init__(self, code: str, reason: str, observed: str, remedy: str) -> None:
         super().__init__(reason)
-        self.answer = {
+        self.words = f"Refused: {reason}: {observed}. To do: {remedy}"
+        self.answer: Json = {
             "changed": False,
             "refused": {"code": code, "reason": reason, "observed": observed, "remedy": remedy},
         }
@@ -106,23 +120,30 @@ class Refusal(Exception):
 # --- small readers ----------------------------------------------------------------------------------------
 
 
-def read_text(path: str | Path, limit: int = 1_000_000) -> str | None:
-    """The text of a regular file, or None; never follows a link and never blocks on a pipe."""
+def read_bytes(path: str | Path, limit: int = 16_000_000) -> bytes | None:
+    """What a regular file holds, or None; never follows a link and never blocks on a pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return file.read(limit).decode("utf-8", "replace")
+        return file.read(limit)
+
+
+def read_text(path: str | Path) -> str | None:
+    data = read_bytes(path)
+    return None if data is None else data.decode("utf-8", "replace")
 
 
 def read_json(path: str | Path) -> Json | None:
+    """A JSON object, {} for anything else (it may hold what it likes), None without a file."""
     text = read_text(path)
     if text is None:
         return None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, dict):
             return value
@@ -130,8 +151,8 @@ def read_json(path: str | Path) -> Json | None:
 
 
 def sha256_of(path: str | Path) -> str | None:
-    text = read_text(path)
-    return None if text is None else hashlib.sha256(text.encode("utf-8")).hexdigest()
+    data = read_bytes(path)
+    return None if data is None else hashlib.sha256(data).hexdigest()
 
 
 def nearest_existing(path: str) -> str:
@@ -295,6 +316,10 @@ def unit_path(home: str, instance: str) -> str:
     return f"{home}/.config/systemd/user/{instance}.service"
 
 
+def wanted_path(home: str, instance: str) -> str:
+    return f"{home}/.config/systemd/user/default.target.wants/{instance}.service"
+
+
 def unit_release(text: str, root: str) -> str | None:
     """The release that a unit's ExecStart names below this root, or None."""
     match = UNIT_RELEASE.search(text)
@@ -327,30 +352,78 @@ def leftovers_below(root: str) -> list[str]:
 
 
 def receipts_below(root: str) -> Json:
-    """The newest receipt that changed which release is installed, and how many wait to be chained."""
-    folder = Path(f"{root}/receipts")
-    with contextlib.suppress(OSError):
-        for path in sorted(folder.glob("[0-9]*.json"), reverse=True):
-            receipt = read_json(path) or {}
-            if receipt.get("operation") in DEPLOYMENTS:
-                names = ("operation", "verdict", "run_id", "release_after", "finished_at", "sequence")
-                return {
-                    "last": {name: receipt.get(name) for name in names},
-                    "pending": len(list(folder.glob("pending-*"))),
-                }
-        return {"last": None, "pending": len(list(folder.glob("pending-*")))}
-    return {"last": None, "pending": 0}
+    """The newest receipt that changed which release is installed, and how many wait to be chained.
+
+    The service user owns these files, so they may hold anything; nothing is allowed because of them.
+    """
+    try:
+        names = os.listdir(f"{root}/receipts")
+    except OSError:
+        return {"last": None, "pending": 0}
+    pending = sum(1 for name in names if PENDING_RECEIPT.match(name))
+    numbered = sorted((int(match["sequence"]), name) for name in names if (match := RECEIPT.match(name)))
+    shown = ("operation", "verdict", "run_id", "release_after", "finished_at", "sequence")
+    for _, name in reversed(numbered[-RECEIPTS_READ:]):
+        receipt = read_json(f"{root}/receipts/{name}") or {}
+        if isinstance(receipt.get("operation"), str) and receipt["operation"] in DEPLOYMENTS:
+            return {"last": {key: receipt.get(key) for key in shown}, "pending": pending}
+    return {"last": None, "pending": pending}
 
 
-def previous_good(root: str, current: str | None) -> str | None:
-    """The release that was there before the current one, by the newest receipt of a run that was done."""
-    with contextlib.suppress(OSError):
-        for path in sorted(Path(f"{root}/receipts").glob("[0-9]*.json"), reverse=True):
-            receipt = read_json(path) or {}
-            before, after = receipt.get("release_before"), receipt.get("release_after")
-            if receipt.get("verdict") == "done" and after == current and before and before != current:
-                return str(before)
-    return None
+# --- root's own record of an instance ---------------------------------------------------------------------
+
+
+def registry(request: Json) -> str:
+    return str(request.get("registry") or REGISTRY)
+
+
+def record_path(request: Json) -> str:
+    return f"{registry(request)}/records/{request['instance']}.json"
+
+
+def read_record(request: Json) -> Json:
+    """{units: digests of unit texts that were placed, proof: {release, previous, unit_sha256, env_at}}."""
+    record = read_json(record_path(request)) or {}
+    return {"units": record.get("units") or [], "proof": record.get("proof") or {}}
+
+
+def write_record(request: Json, record: Json) -> None:
+    path = record_path(request)
+    for folder in (registry(request), os.path.dirname(path)):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
+            os.chmod(folder, 0o755)
+    place_file(path, json.dumps({"format": 1, **record}, sort_keys=True, indent=1) + "\n", 0o644)
+
+
+def proven_release(proof: Json, unit_sha256: str | None, env_at: float | None) -> str | None:
+    """The release that was shown to work, if its unit and its agent.env are still the same files."""
+    same = proof.get("unit_sha256") == unit_sha256 and proof.get("env_at") == env_at
+    return str(proof["release"]) if same and proof.get("release") else None
+
+
+def previous_good(proof: Json, current: str | None) -> str | None:
+    """The newest release other than the current one that was shown to work."""
+    known = (proof.get("release"), proof.get("previous"))
+    return next((release for release in known if release and release != current), None)
+
+
+def prove(request: Json) -> tuple[Json, int]:
+    found = survey(request)
+    record, release = found["record"], request["release"]
+    record["proof"] = {
+        "release": release,
+        "previous": previous_good(record["proof"], release),
+        "unit_sha256": found["unit"]["sha256"],
+        "env_at": env_at(found, request),
+    }
+    write_record(request, record)
+    return {"changed": True}, 0
+
+
+def env_at(found: Json, request: Json) -> float | None:
+    """When agent.env was changed last; never a digest of it, which would tell short secrets."""
+    return (found["paths"][f"{request['root']}/state/agent.env"] or {}).get("modified_at")
 
 
 def service_facts(instance: str, user: Json) -> Json:
@@ -378,9 +451,10 @@ def service_facts(instance: str, user: Json) -> Json:
     }
 
 
-def other_instances(user: str, instance: str) -> list[str]:
-    names = []
-    for path in sorted(Path(REGISTRY, "instances").glob("*.json")):
+def other_instances(request: Json) -> list[str]:
+    """The names of this user's other instances."""
+    user, instance, names = request["user"], request["instance"], []
+    for path in sorted(Path(registry(request), "instances").glob("*.json")):
         entry = read_json(path) or {}
         if entry.get("user") == user and entry.get("instance") != instance:
             names.append(str(entry.get("instance")))
@@ -413,13 +487,13 @@ def survey(request: Json) -> Json:
                 "state/agent.sqlite",
             )
         ),
-        f"{REGISTRY}/instances/{instance}.json",
+        f"{registry(request)}/instances/{instance}.json",
     ]
     found: Json = {
         "user": user,
         "paths": {place: describe(place) for place in places},
         "identity": read_json(f"{root}/instance.json"),
-        "registered": read_json(f"{REGISTRY}/instances/{instance}.json"),
+        "registered": read_json(f"{registry(request)}/instances/{instance}.json"),
         "current": current,
         "releases": releases,
         "unit": {
@@ -427,17 +501,23 @@ def survey(request: Json) -> Json:
             "sha256": sha256_of(path) if path else None,
             "release": unit_release(text, root) if text else None,
             "modified_at": (describe(path) or {}).get("modified_at") if path else None,
+            # Without a manager nothing else can say whether it would start at boot.
+            "wanted": wanted_path(user["home"], instance) if user else None,
+            "is_wanted": bool(user) and os.path.lexists(wanted_path(user["home"] if user else "", instance)),
         },
         "helper_sha256": sha256_of(f"{HELPER_FOLDER}/{instance}"),
         "lingering": os.path.exists(f"/var/lib/systemd/linger/{user_name}"),
         "lingering_ours": os.path.exists(f"{REGISTRY}/lingering/{user_name}"),
         "receipts": receipts_below(root),
-        "other_instances": other_instances(user_name, instance),
+        "record": read_record(request),
+        "other_instances": other_instances(request),
         "manager": manager,
         "service": service,
         "boot": {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()},
     }
-    found["previous_good"] = previous_good(root, current)
+    proof = found["record"]["proof"]
+    found["proven"] = proven_release(proof, found["unit"]["sha256"], env_at(found, request))
+    found["previous_good"] = previous_good(proof, current)
     found["prunable"] = prunable(found, request)
     return found
 
@@ -505,6 +585,8 @@ def input_fault(rule: str, value: Any) -> str | None:
         return (
             None if normal else "an absolute path of the characters A-Z a-z 0-9 _ . / - without '..' or '//'"
         )
+    if rule == "path or nothing":
+        return None if value == "" else input_fault("path", value)
     pattern, words = RULES[rule]
     return None if isinstance(value, str) and pattern.match(value) else words
 
@@ -574,7 +656,7 @@ def interpreter_version(path: str) -> str | None:
         "import platform,sqlite3,ssl,venv,sys;"
         "print(platform.python_version() if sys.implementation.name == 'cpython' else '')"
     )
-    code, out, _ = run([path, "-I", "-c", probe]) if os.path.exists(path) else (127, "", "")
+    code, out, _ = run([path, "-I", "-c", probe])
     return out.strip() or None if code == 0 else None
 
 
@@ -584,9 +666,42 @@ def open_to_others(path: str) -> bool:
     return all(os.stat(step).st_mode & stat.S_IXOTH for step in [real, *real.parents])
 
 
+def steps_to(path: str) -> Iterator[str]:
+    """Every name that is looked up to reach a file: folders, links, and what the links lead through."""
+    here, names, links = "/", path.split("/"), 0
+    yield here
+    while names:
+        name = names.pop(0)
+        here = os.path.dirname(here) if name == ".." else os.path.join(here, "" if name == "." else name)
+        here = here.rstrip("/") or "/"
+        if name in {"", ".", ".."}:
+            continue
+        yield here
+        if os.path.islink(here) and links < 40:
+            target, links = os.readlink(here), links + 1
+            names = target.split("/") + names
+            here = "/" if target.startswith("/") else os.path.dirname(here)
+
+
+def changeable_by_others(path: str) -> str | None:
+    """The first step on the way to a file that somebody besides root could replace, in words, or None."""
+    for step in steps_to(path):
+        found = os.lstat(step)
+        writable = not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022
+        if found.st_uid != 0 or writable:
+            mode = f"{stat.S_IMODE(found.st_mode):04o}"
+            return f"{step} belongs to {owner_name(found.st_uid)}:{group_name(found.st_gid)} {mode}"
+    return None
+
+
 def find_python(checks: Checks, request: Json) -> Json | None:
+    """The interpreter to build with. Root runs it, here already: so only one that nobody else can change."""
     wanted, seen = list(request["pythons"]), []
-    for path in interpreters(request):
+    for path in filter(os.path.isfile, interpreters(request)):
+        others = changeable_by_others(path)
+        if others:
+            seen.append(f"{path}, not run: {others}")
+            continue
         version = interpreter_version(path)
         if version is None:
             continue
@@ -599,8 +714,8 @@ def find_python(checks: Checks, request: Json) -> Json | None:
         "python",
         "refuse",
         f"found {', '.join(dict.fromkeys(seen)) or 'no usable Python'}",
-        f"this release needs CPython {needs} with venv, sqlite3 and ssl, runnable by every account: "
-        f"install one (Debian 13 ships 3.13) or name it in release_python",
+        f"this release needs CPython {needs} with venv, sqlite3 and ssl, runnable by every account, on "
+        f"a path that only root can change: install one (Debian 13 ships 3.13) or name it in release_python",
     )
     return None
 
@@ -703,7 +818,7 @@ def check_ownership(checks: Checks, request: Json, found: Json) -> None:
             True,
         )
     else:
-        nested = nested_root(root, instance)
+        nested = nested_root(request)
         observed, bad = nested or f"{root} is {'this instance' if identity else 'free'}", nested is not None
     checks.when(
         "identity", bad, observed, "choose another instance_root or instance_name, or correct instance_user"
@@ -717,27 +832,34 @@ def check_ownership(checks: Checks, request: Json, found: Json) -> None:
         "move it away: current is a link that an install replaces, never a folder it deletes",
     )
     check_helper(checks, request)
-    account_found = found["user"]
+    check_home(checks, request, found)
+
+
+def check_home(checks: Checks, request: Json, found: Json) -> None:
+    """An instance whose account has no readable home can not work, but it can be taken off the host."""
+    user, account_found = request["user"], found["user"]
+    bad = "attention" if request["purpose"] == "uninstall" else "refuse"
     if account_found and (account_found["uid"] == 0 or not os.path.isdir(account_found["home"])):
         checks.add(
             "home",
-            "refuse",
+            bad,
             f"{user} has uid {account_found['uid']} and home {account_found['home']}",
             "instance_user must be an ordinary account with an existing home",
         )
         return
     home = account_found["home"] if account_found else f"/home/{user}"
     sign = encrypted_sign(user, home, request["mountinfo"])
-    checks.when(
+    checks.add(
         "home",
-        sign is not None,
+        bad if sign else "pass",
         sign or f"{home} is readable without a login",
-        "use an account whose home is not encrypted: at boot its user unit could not be read",
+        "use an account whose home is not encrypted: at boot its user unit could not be read" if sign else "",
     )
 
 
-def nested_root(root: str, instance: str) -> str | None:
-    for path in sorted(Path(REGISTRY, "instances").glob("*.json")):
+def nested_root(request: Json) -> str | None:
+    root, instance = request["root"], request["instance"]
+    for path in sorted(Path(registry(request), "instances").glob("*.json")):
         other = str((read_json(path) or {}).get("root", ""))
         if path.stem != instance and other and (root + "/").startswith(other + "/"):
             return f"{root} lies in {other}, the root of {path.stem}"
@@ -781,13 +903,17 @@ def check_environment(checks: Checks, request: Json, found: Json) -> None:
 
 
 def check_unit(checks: Checks, request: Json, found: Json) -> None:
-    """A unit is ours only if the sealed release that it names would write exactly this text."""
+    """A unit is ours if root's record has its text, or if the sealed release that it names would write it.
+
+    The record makes an instance whose release was moved away installable again.
+    """
     path, user, root = found["unit"]["path"], found["user"], request["root"]
-    remedy = (
-        "this unit is not what the installed release writes: keep your copy of it elsewhere, then remove it"
-    )
+    remedy = f"no install put it there: keep your copy of it elsewhere, then remove it (mv {path} /root/)"
     if path is None or not os.path.lexists(path):
         checks.add("unit", "pass", f"{path or 'the unit'} is absent")
+        return
+    if found["unit"]["sha256"] in found["record"]["units"]:
+        checks.add("unit", "pass", f"{path} is what was put there")
         return
     release = found["unit"]["release"]
     sealed = {entry["id"] for entry in found["releases"] if entry["sealed"]}
@@ -796,7 +922,10 @@ def check_unit(checks: Checks, request: Json, found: Json) -> None:
             (line for line in (read_text(path) or "").splitlines() if line.startswith("ExecStart=")), ""
         )
         checks.add(
-            "unit", "refuse", f"{path} names no release of {root}: {line or 'it has no ExecStart'}", remedy
+            "unit",
+            "refuse",
+            f"{path} is not known and names no finished release of {root}: {line or 'it has no ExecStart'}",
+            remedy,
         )
         return
     python = f"{root}/releases/{release}/venv/bin/python"
@@ -877,7 +1006,7 @@ class DeployLock:
     def guarded(self) -> Iterator[None]:
         """Hold the guard file; bounded, because a stopped process may hold it."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self.folder)
+            os.mkdir(self.folder, 0o755)
             os.chmod(self.folder, 0o755)
         guard = os.open(
             f"{self.folder}/deploy.guard", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -983,7 +1112,9 @@ class DeployLock:
 
 def place_file(path: str, text: str, mode: int, *, replace: bool = True) -> None:
     """Whole or not at all: an exclusive temporary file, private from its first byte, synced, then renamed."""
-    temporary = f"{path}.{os.getpid()}.new"
+    # A dot name: what a killed run leaves is no receipt and no unit to anybody.
+    folder_name, name = os.path.split(path)
+    temporary = f"{folder_name}/.{name}.{os.getpid()}.new"
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
     )
@@ -1017,7 +1148,26 @@ def become(name: str) -> Json:
     return user
 
 
+def discard(request: Json) -> tuple[Json, int]:
+    """A release folder without a seal goes, and this run's archive; not once they may be another run's."""
+    DeployLock(request).renew()
+    releases, gone = f"{request['root']}/releases", False
+    folder, staged = f"{releases}/{request['release']}", f"{releases}/{request['staged']}"
+    if os.path.isdir(folder) and not os.path.lexists(f"{folder}/installed.json"):
+        shutil.rmtree(folder)
+        gone = True
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(staged)
+        gone = True
+    return {"changed": gone}, 0
+
+
 def place(request: Json) -> tuple[Json, int]:
+    if request.get("unit"):
+        # Before it is there: a run that dies in between must not leave a unit that nobody knows.
+        record, digest = read_record(request), hashlib.sha256(request["text"].encode()).hexdigest()
+        record["units"] = [*[known for known in record["units"] if known != digest][-1:], digest]
+        write_record(request, record)
     user = become(request["user"])
     path, text = request["path"], request["text"]
     allowed = (user["home"], f"{request['root']}/state", f"/run/user/{user['uid']}")
@@ -1087,7 +1237,9 @@ def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
     """Every subcommand by its words; each takes the request and gives the answer and the exit code."""
     plain: dict[str, Callable[[Json], tuple[Json, int]]] = {
         "preflight": preflight,
+        "discard": discard,
         "place": place,
+        "proof": prove,
         "pending-receipt": pending_receipt,
         "service": service,
         "survey": lambda request: (survey(request), 0),
@@ -1099,12 +1251,12 @@ def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
     return plain
 
 
-def main(arguments: list[str]) -> int:
+def main(words: list[str], text: bytes) -> int:
     try:
-        *words, text = arguments
         answer, code = commands()[" ".join(words)](json.loads(text))
     except Refusal as refusal:
         answer, code = refusal.answer, EXIT_REFUSED
+        print(refusal.words, file=sys.stderr)
     except (KeyError, ValueError) as error:
         usage(f"{type(error).__name__}: {error}")
     except OSError as error:
@@ -1121,4 +1273,4 @@ def usage(problem: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main(sys.argv[1:], REQUEST))
