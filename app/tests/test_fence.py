@@ -5,6 +5,7 @@ import inspect
 import math
 import os
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from world import HOST, START, World
 
 import standfast
 from standfast import authority, orders, work
-from standfast.authority import Claim, FencedNow, StaleClaim, admits, assert_current, fenced
+from standfast.authority import Claim, StaleClaim, admits, assert_current, fenced
 from standfast.layout import Layout
 from standfast.orders import Unclear
 from standfast.store import immediate
@@ -114,7 +115,9 @@ def delegated(deadline_after: float = 200.0, **parent: str) -> Spoil:
         other = world.claimed("parent")
         deadline = world.now() + deadline_after
         sql(world, "UPDATE work SET parent = ?, deadline = ? WHERE id = ?", other.work, deadline, claim.work)
-        if parent.get("status") == "CANCELED":
+        if parent.get("status") in {"DONE", "DONE, CANCELED"}:
+            world.finish(other)
+        if parent.get("status") in {"CANCELED", "DONE, CANCELED"}:
             work.cancel(world.connection, other.work, reason="test", now=world.now())
         return claim
 
@@ -147,6 +150,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "deadline equal": (delegated(0.0), DELEGATION),
     "deadline passed": (delegated(-1.0), DELEGATION),
     "parent canceled": (delegated(status="CANCELED"), DELEGATION),
+    "parent canceled when done": (delegated(status="DONE, CANCELED"), DELEGATION),
 }
 
 EACH_SENTENCE = ("marker missing", "replaced and resumed", "lease equal", "parent canceled")
@@ -155,6 +159,8 @@ ADMITTED: dict[str, Spoil] = {
     "as claimed": lambda _world, claim: claim,
     "lease just before": later(299.999),
     "delegated": delegated(),
+    "deadline just before": delegated(0.001),
+    "parent done": delegated(status="DONE"),
 }
 
 
@@ -172,10 +178,17 @@ def fenced_functions() -> Iterator[tuple[str, Callable[..., object]]]:
 
 def takes_claim(function: Callable[..., object]) -> bool:
     """``Claim | None`` is a claim too. Whoever takes a FencedNow is inside the fence: mypy sees to it."""
-    hints = typing.get_type_hints(function)
+    hints = inspect.get_annotations(function)
     hints.pop("return", None)
-    may_be = [part for hint in hints.values() for part in (hint, *typing.get_args(hint))]
-    return "connection" in hints and Claim in may_be and FencedNow not in may_be
+    may_be = {part for hint in hints.values() for part in parts(hint)}
+    return "connection" in hints and "Claim" in may_be and "FencedNow" not in may_be
+
+
+def parts(hint: object) -> set[str]:
+    """The names in an annotation; one of a type that is imported for checking only is text and stays so."""
+    if isinstance(hint, str):
+        return set(re.findall(r"\w+", hint))
+    return {getattr(part, "__name__", "") for part in (hint, *typing.get_args(hint))}
 
 
 GATES = {
@@ -220,7 +233,7 @@ def arguments(function: Callable[..., object], world: World, claim: Claim) -> di
 
 def an_order(world: World, claim: Claim, *, begun: bool) -> dict[str, object]:
     """An approved order of the claim's work and the supplier to send it to; ``begun``: on its way."""
-    common = {"clock": world.clock, "marker": world.marker}
+    common: dict[str, typing.Any] = {"clock": world.clock, "marker": world.marker}
     draft = orders.propose(
         world.connection, claim, sku="vanilla", quantity=1, unit_cost_cents=300, policy=POLICY, **common
     ).order
