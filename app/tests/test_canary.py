@@ -194,7 +194,7 @@ def test_it_never_moves_the_schema(layout: Layout) -> None:
 
 
 def test_check_asks_for_nothing(layout: Layout) -> None:
-    result = canary.run(layout, dry=True)
+    result = canary.run(layout, check=True)
     assert (result.changed, result.check, result.work) == (True, True, None)
     assert items(layout) == []
 

@@ -191,7 +191,7 @@ def layout(tmp_path: Path) -> Layout:
 def test_writing_is_private_repeatable_and_predicted_by_check(layout: Layout) -> None:
     os.umask(0o077 ^ 0o055)
     pairs = {"B": SECRET, "A": "x"}
-    assert environment.write(layout, pairs, dry=True).changed
+    assert environment.write(layout, pairs, check=True).changed
     assert not layout.environment.exists()
     assert environment.write(layout, pairs).changed
     assert layout.environment.stat().st_mode & 0o7777 == 0o600

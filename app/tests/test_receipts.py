@@ -104,7 +104,7 @@ def test_recording_a_run_again_changes_nothing(folder: Path) -> None:
 
 def test_check_mode_says_what_it_would_record_and_writes_nothing(folder: Path) -> None:
     pend(folder, "early")
-    told = recorder.record(folder, draft(), release="source", now=NOW, dry=True)
+    told = recorder.record(folder, draft(), release="source", now=NOW, check=True)
     assert (told.changed, told.check, told.receipt.sequence) == (True, True, 2)
     assert told.adopted == ["pending-early.json"]
     assert [path.name for path in folder.iterdir()] == ["pending-early.json"]

@@ -29,7 +29,7 @@ def canary(
     """
     context = current(ctx)
     expect = Expectation(pid=expect_pid, release=expect_release)
-    result = run(context.layout, timeout=timeout, expect=expect, dry=context.check)
+    result = run(context.layout, timeout=timeout, expect=expect, check=context.check)
     emit(ctx, result, lambda: write(_told(result, timeout)))
 
 

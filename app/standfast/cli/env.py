@@ -29,7 +29,7 @@ def write_(
 ) -> None:
     """Make the file say exactly the pairs of the JSON object on stdin."""
     context = current(ctx)
-    result = environment.write(context.layout, _pairs(), adopt=adopt, dry=context.check)
+    result = environment.write(context.layout, _pairs(), adopt=adopt, check=context.check)
     told = {(True, True): "would change", (True, False): "changed"}.get((result.changed, result.check))
     emit(ctx, result, lambda: write(f"{result.file}: {told or 'already so'} ({len(result.names)} names)"))
 

@@ -21,7 +21,7 @@ def record(ctx: typer.Context) -> None:
     context = current(ctx)
     draft = recorder.read_draft(sys.stdin.buffer.read(recorder.MAX_DRAFT + 1))
     kept = recorder.record(
-        context.layout.receipts, draft, release=running_release(), now=time.time(), dry=context.check
+        context.layout.receipts, draft, release=running_release(), now=time.time(), check=context.check
     )
     for told in kept.not_adopted:
         note(f"standfast: not adopted: {told}")

@@ -74,7 +74,7 @@ def run(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     expect: Expectation | None = None,
-    dry: bool = False,
+    check: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> CanaryResult:
     """Ask for one fresh unit of work and wait, `timeout` seconds at most, until the service finished it.
@@ -84,7 +84,7 @@ def run(
     """
     with closing(open_readonly(layout.database)) as connection:
         _refuse_unless_active(connection, layout)
-    if dry:
+    if check:
         return CanaryResult(changed=True, check=True)
     with closing(open_store(layout.database, COMPONENTS)) as connection:
         return _Canary(connection, Clock(), sleep).fly(timeout, expect or Expectation())

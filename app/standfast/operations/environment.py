@@ -370,9 +370,9 @@ def _edited(text: str) -> bool:
 
 
 def write(
-    layout: Layout, pairs: Mapping[str, str], *, adopt: bool = False, dry: bool = False
+    layout: Layout, pairs: Mapping[str, str], *, adopt: bool = False, check: bool = False
 ) -> EnvironmentChange:
-    """Make the file say exactly these (validated) pairs. `dry`: only say whether that would change it.
+    """Make the file say exactly these (validated) pairs. `check`: only say whether that would change it.
 
     Raises Refused `env_edited` for a file that says something else and that `write` did not write, unless
     `adopt`; `env_mode`, `env_owner`, `env_unreadable` for one that is not safely the service user's own.
@@ -380,7 +380,7 @@ def write(
     path = layout.environment
     wanted = render(pairs)
     present = _present(path)
-    result = EnvironmentChange(changed=False, check=dry, file=str(path), names=sorted(pairs))
+    result = EnvironmentChange(changed=False, check=check, file=str(path), names=sorted(pairs))
     if present is not None and (present == wanted or _says(present, pairs)):
         return result
     if present is not None and _edited(present) and not adopt:
@@ -390,7 +390,7 @@ def write(
             observed="names that differ: " + (", ".join(_differing(present, pairs)) or "none"),
             remedy="bring these names into the inventory's pairs, then write once with --adopt",
         )
-    if not dry:
+    if not check:
         write_file(path, wanted.encode(), MODE)
     return result.model_copy(update={"changed": True})
 

@@ -41,10 +41,10 @@ def read_draft(data: bytes) -> Draft:
     raise BadInput(f"the draft is not valid: {told}")  # outside: the cause would hold the values
 
 
-def record(folder: Path, draft: Draft, *, release: str, now: float, dry: bool = False) -> Recorded:
+def record(folder: Path, draft: Draft, *, release: str, now: float, check: bool = False) -> Recorded:
     """Chain the pending receipts and then this one. Repeating it is safe: a run is recorded once.
 
-    `release` is the recording release's id, `now` epoch seconds. `dry`: write nothing, say what would be.
+    `release` is the recording release's id, `now` epoch seconds. `check`: write nothing, say what would be.
     Raises Refused `run_recorded` when this operation and run id are there with other content.
     """
     chain.check_folder(folder)
@@ -52,14 +52,14 @@ def record(folder: Path, draft: Draft, *, release: str, now: float, dry: bool = 
         found = chain.entries(folder)
         existing = _recorded_before(found, draft)
         if existing is not None:
-            return _result(existing, changed=False, dry=dry)
-        writer = _Writer(folder, found, release, now, dry=dry)
+            return _result(existing, changed=False, check=check)
+        writer = _Writer(folder, found, release, now, check=check)
         for path in chain.pending(folder):
             writer.adopt(path, draft.run_id)
         path, receipt = writer.append(draft)
         return Recorded(
             changed=True,
-            check=dry,
+            check=check,
             file=str(path),
             receipt=receipt,
             adopted=writer.adopted,
@@ -67,10 +67,10 @@ def record(folder: Path, draft: Draft, *, release: str, now: float, dry: bool = 
         )
 
 
-def _result(existing: chain.Entry, *, changed: bool, dry: bool) -> Recorded:
+def _result(existing: chain.Entry, *, changed: bool, check: bool) -> Recorded:
     return Recorded(
         changed=changed,
-        check=dry,
+        check=check,
         file=str(existing.path),
         receipt=Receipt.model_validate(existing.content),
         adopted=[],
@@ -101,7 +101,7 @@ class _Writer:
     """Appends to one folder whose lock is held."""
 
     def __init__(
-        self, folder: Path, found: list[chain.Entry], release: str, now: float, *, dry: bool
+        self, folder: Path, found: list[chain.Entry], release: str, now: float, *, check: bool
     ) -> None:
         if found and found[-1].digest is None:
             raise Refused(
@@ -110,7 +110,7 @@ class _Writer:
                 observed=f"{found[-1].path.name} {found[-1].problem}",
                 remedy="restore it from the controller's copy; `standfast receipt verify` says more",
             )
-        self._folder, self._release, self._now, self._dry = folder, release, now, dry
+        self._folder, self._release, self._now, self._check = folder, release, now, check
         self._sequence = found[-1].sequence if found else 0
         self._previous = found[-1].digest if found else None
         self.adopted: list[str] = []
@@ -130,7 +130,7 @@ class _Writer:
         content["digest"] = chain.digest_of(content)
         receipt = Receipt.model_validate(content)
         path = self._folder / chain.file_name(content)
-        if not self._dry:
+        if not self._check:
             create_file(path, chain.pretty(content), chain.FILE_MODE)
         self._sequence, self._previous = content["sequence"], content["digest"]
         return path, receipt
@@ -144,7 +144,7 @@ class _Writer:
         if draft.run_id != own_run and not self._is_chained(path.name):
             self.append(draft, adopted_from=path.name)
             self.adopted.append(path.name)
-        if not self._dry:
+        if not self._check:
             path.unlink()
             sync_folder(self._folder)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from standfast.authority import operations
 from standfast.clock import Clock, rfc3339
 from standfast.durable import sync_folder, write_file
 from standfast.store import immediate, triggers
@@ -67,7 +68,7 @@ def resume_deliveries(connection: sqlite3.Connection, channel: Channel) -> int:
     """
     outcome = "pending" if channel.idempotent else "unknown"
     with immediate(connection, "resume_deliveries"):
-        if _paused(connection):
+        if operations(connection).paused:
             return 0
         return connection.execute(
             "UPDATE reports SET delivery = ?, note = 'the service stopped while sending'"
@@ -85,7 +86,7 @@ def _begin(connection: sqlite3.Connection) -> list[Report]:
     if waiting is None:
         return []
     with immediate(connection, "deliver"):
-        if _paused(connection):
+        if operations(connection).paused:
             return []
         rows = connection.execute(
             "UPDATE reports SET delivery = 'sending', note = '' WHERE seq IN"
@@ -119,7 +120,3 @@ def _settle(
             " WHERE id = ? AND delivery = 'sending'",
             (outcome, delivered_at, note[:_NOTE_LENGTH], report.id),
         )
-
-
-def _paused(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM operations WHERE paused = 0").fetchone() is None

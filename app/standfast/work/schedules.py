@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice, takewhile
 
+from standfast.authority import operations
 from standfast.errors import BadInput, Refused
 from standfast.store import immediate
 from standfast.work import cron as crons
@@ -172,7 +173,7 @@ def fire_due(connection: sqlite3.Connection, *, now: float) -> list[Fired]:
 def _fire(connection: sqlite3.Connection, name: str, now: float) -> Fired | None:
     with immediate(connection, "fire"):
         schedule = _find(connection, name)
-        if schedule is None or schedule.next_slot > now or _paused(connection):
+        if schedule is None or schedule.next_slot > now or operations(connection).paused:
             return None  # removed, fired by another process, or not to be fired now
         due = _due(schedule, now)
         connection.execute("UPDATE schedules SET next_slot = ? WHERE name = ?", (due.following, name))
@@ -281,7 +282,3 @@ def _find(connection: sqlite3.Connection, name: str) -> Schedule | None:
         (name,),
     ).fetchone()
     return None if row is None else Schedule(*row)
-
-
-def _paused(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM operations WHERE paused = 0").fetchone() is None
