@@ -132,7 +132,7 @@ def install(archive: Path) -> None:
                 "-i",
                 inventory,
                 "-i",
-                "inventories/demo",
+                "inventories/demo/agents.yml",
                 "playbooks/install.yml",
                 "-e",
                 json.dumps(settings),
