@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -221,6 +222,18 @@ def test_every_kind_of_error_has_its_exit_code_and_shape(
         assert told.err == "standfast: it is paused\n  observed: a\n  observed: b\n  remedy: resume\n"
     monkeypatch.setenv("STANDFAST_DEBUG", "1")
     assert "Traceback" in run("health").err
+
+
+def test_every_command_that_the_package_names_exists() -> None:
+    """In remedies, help and docstrings alike: what is quoted as a command can be typed."""
+    exist = {" ".join(path) for path, _ in EVERY}
+    groups = {" ".join(path) for path, command in EVERY if hasattr(command, "commands")}
+    named = set()
+    for source in Path(common.__file__).parent.parent.rglob("*.py"):
+        for noun, verb in re.findall(r"`standfast(?: --[a-z]+)* ([a-z]+)(?: ([a-z]+))?", source.read_text()):
+            named.add(f"{noun} {verb}" if noun in groups and verb else noun)
+    assert len(named) > 15
+    assert named <= exist
 
 
 def test_a_failure_names_the_command_that_shows_more(
