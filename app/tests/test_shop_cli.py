@@ -153,6 +153,21 @@ def test_the_service_s_own_origins_are_reserved(run: Run, instance: Instance) ->
     assert everything(instance) == before
 
 
+def test_a_check_waits_for_no_lock(run: Run, instance: Instance) -> None:
+    work = run("work", "add", "Question")[1]["work"]
+    with instance.store() as store:
+        store.execute("BEGIN IMMEDIATE")
+        for command in (
+            ["work", "cancel", work],
+            ["work", "add", "Another"],
+            ["schedule", "add", "noon", "--prompt", "look", "--every", "60"],
+            ["schedule", "remove", "morning-brief"],
+            ["stock", "adjust", "vanilla", "1", "--event-id", "e1", "--reason", "found"],
+        ):
+            assert run(*command, check=True)[1]["changed"] is True, command
+        store.execute("ROLLBACK")
+
+
 def test_work_is_canceled_once(run: Run, instance: Instance) -> None:
     work = run("work", "add", "Question")[1]["work"]
     before = everything(instance)

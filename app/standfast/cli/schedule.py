@@ -86,7 +86,7 @@ def add(
 ) -> None:
     """Add a schedule: either --every, or --cron with --zone."""
     context = current(ctx)
-    with writing(context.layout) as connection:
+    with (reading if context.check else writing)(context.layout) as connection:
         schedule, changed = add_schedule(
             connection,
             name=name,

@@ -244,7 +244,7 @@ def cancel_(
 ) -> None:
     """Cancel work: its claim is refused from then on. What was already sent cannot be recalled."""
     context = current(ctx)
-    with writing(context.layout) as connection:
+    with (reading if context.check else writing)(context.layout) as connection:
         before = {order.id for order in orders_of(connection, work) if order.status in {"DRAFT", "APPROVED"}}
         canceled = cancel(connection, work, reason=reason, now=time.time(), check=context.check)
         after = orders_of(connection, work)

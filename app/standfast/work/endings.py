@@ -1,6 +1,7 @@
 """How work ends: by the claim that did it, or by an operator who cancels it."""
 
 import sqlite3
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -97,7 +98,7 @@ def cancel(
     sent. ``only_unclaimed`` leaves alone what a worker has already claimed; ``check`` writes nothing.
     Raises Refused ``work_unknown``, ``work_finished``, ``work_claimed``.
     """
-    with immediate(connection, "cancel"):
+    with nullcontext() if check else immediate(connection, "cancel"):
         row = connection.execute("SELECT status FROM work WHERE id = ?", (work,)).fetchone()
         if row is None:
             raise Refused("work_unknown", f"there is no work {work}", remedy="see `standfast work list`")

@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 from itertools import islice, takewhile
 
@@ -112,7 +113,7 @@ def add_schedule(
     )
     first = _first_slot(every, cron, zone, now)
     wanted = (every, cron, zone, request.role, request.session, request.subject, request.prompt)
-    with immediate(connection, "add_schedule"):
+    with nullcontext() if check else immediate(connection, "add_schedule"):
         present = _find(connection, name)
         if present is not None:
             if astuple(present)[1:-2] == wanted:
