@@ -40,6 +40,7 @@ def facts(host, instance):
         unit(instance),
         f"/usr/local/bin/{name}",
         f"/var/lib/standfast/instances/{name}.json",
+        f"/var/lib/standfast/records/{name}.json",
     ]
     files = listing(host, *own, without=[f"{root(instance)}/state/agent.sqlite-*"])
     enabled = host.as_user(user, ["systemctl", "--user", "is-enabled", f"{name}.service"]).stdout
