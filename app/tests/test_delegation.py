@@ -1,18 +1,21 @@
 """Delegation: a child with a deadline, limits and no purchasing authority, that never outlives its parent."""
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 from buying import Buying
 from support import Counting, Instance, until_idle
-from world import World, child, start
+from world import Time, World, child, start
 
 from standfast import authority, orders, work
 from standfast.agent import Reply, Request, ScriptedModel, ToolCall
 from standfast.authority import Claim, StaleClaim
 from standfast.cli import main as cli
 from standfast.errors import BadInput, Refused
+from standfast.layout import Layout
 from standfast.shop.config import parse, sample
 from standfast.shop.tools import ShopTools, conversation
 from standfast.work import ChildLimits, Delegated, DelegationPolicy
@@ -380,6 +383,35 @@ class TestService:
         assert cli.main([*show[1:], parent]) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert ["child", found["id"], "DONE"] in lines
+
+
+@pytest.mark.parametrize(
+    ("point", "children", "closed"),
+    [
+        ("delegate.before_commit", [], []),
+        ("delegate.committed", ["READY"], ["delegation deadline passed"]),
+        ("close_children.before_commit", ["READY"], ["delegation deadline passed"]),
+        ("close_children.committed", ["CANCELED"], []),
+    ],
+)
+def test_killed_at_a_commit_it_is_all_there_or_nothing_is(
+    tmp_path: Path, point: str, children: list[str], closed: list[str]
+) -> None:
+    world = World(Layout(tmp_path / "state"), Time(wall=time.time()))
+    parent = world.admit()
+    killed = child("die_delegating", world.layout.state, point, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    found = work.children_of(world.connection, parent)
+    assert [one.status for one in found] == children
+    records = [json.loads(row.message) for row in work.transcript(world.connection, parent)]
+    assert [record["child"] for record in records] == [one.id for one in found]
+    world.time.passes(700)
+    assert close(world) == closed
+    assert {one.status for one in work.children_of(world.connection, parent)} <= {"CANCELED"}
+    claim = world.claim("other")
+    assert claim is not None
+    assert (claim.work, claim.generation) == (parent, 2)
+    world.connection.close()
 
 
 def test_cancel_racing_a_spawn_leaves_no_child_behind(world: World) -> None:

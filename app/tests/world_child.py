@@ -107,6 +107,30 @@ def cancel(state: str, rounds: str) -> None:
         print(row[0], patiently(canceled).children)
 
 
+def die_delegating(state: str, point: str) -> None:
+    """Delegate, let the deadline pass and close; die by SIGKILL at the named point."""
+    layout = Layout(Path(state))
+    connection, clock = opened(layout), Clock()
+
+    def kill(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    triggers.arm(kill)
+    claim = authority.claim_next(connection, owner="parent", now=clock.now(), marker=layout.marker)
+    assert claim is not None
+    work.delegate(
+        connection,
+        claim,
+        subject="vanilla",
+        prompt="look",
+        seconds=600,
+        clock=clock,
+        marker=layout.marker,
+    )
+    work.close_children(connection, now=clock.now() + 600)
+
+
 def die(state: str, point: str) -> None:
     """Live through a whole day's work, and die by SIGKILL at the named point."""
     layout = Layout(Path(state))
