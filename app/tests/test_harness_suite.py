@@ -81,9 +81,9 @@ def test_the_last_line_adds_up_and_a_broken_part_is_an_error(
     assert finish([], 0.0) == 1
 
 
-def test_an_unknown_scenario_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_scenario_is_refused() -> None:
     with pytest.raises(SystemExit, match="no scenario 'nosuch'"):
-        suite.molecule("nosuch", tmp_path / "archive.tar")
+        suite.molecule("nosuch", {})
 
 
 def test_a_sample_has_both_ends_and_the_full_run_has_all(monkeypatch: pytest.MonkeyPatch) -> None:

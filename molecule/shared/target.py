@@ -250,7 +250,11 @@ class Controller:
             self.archive = folder / "dist" / archive.name
 
     def write_inventory(
-        self, name: str, hosts: Mapping[str, Mapping[str, Any]], variables: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        hosts: Mapping[str, Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        group: str = "agents",
     ) -> Path:
         """Write inventories/NAME/hosts.yml: the group `agents` with these hosts and their variables."""
         connection = {
@@ -263,7 +267,7 @@ class Controller:
         path = self.folder / "inventories" / name / "hosts.yml"
         path.parent.mkdir(parents=True, exist_ok=True)
         common = {**connection, "release_archive": str(getattr(self, "archive", "")), **(variables or {})}
-        path.write_text(json.dumps({"agents": {"hosts": listed, "vars": common}}, indent=2) + "\n")
+        path.write_text(json.dumps({group: {"hosts": listed, "vars": common}}, indent=2) + "\n")
         return path
 
     @cached_property

@@ -39,19 +39,23 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def ensure() -> Path:
-    """The archive of this tree (marked dirty when it is), built in some ten seconds when it is not there."""
+def ensure(*extras: str) -> Path:
+    """The archive of this tree (marked dirty when it is), built in some ten seconds when it is not there.
+
+    With `extras` one that carries them too: the supplier's has ``supplier``, the agent's has none.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
     with FOLDER.with_suffix(".lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        return _ensure()
+        return _ensure(extras)
 
 
-def _ensure() -> Path:
+def _ensure(extras: tuple[str, ...]) -> Path:
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=CHECKOUT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    folder = FOLDER / f"{commit[:8]}-{content_digest(*SOURCES)[:12]}"
+    locks = [f"requirements-{extra}.lock" for extra in extras]
+    folder = FOLDER / "-".join((commit[:8], content_digest(*SOURCES, *locks)[:12], *extras))
     archives = sorted(folder.glob("standfast-*.tar"))
     if archives:
         return archives[0]
@@ -60,10 +64,11 @@ def _ensure() -> Path:
     making.mkdir()
     started = time.monotonic()
     print("bundle: building the release", file=sys.stderr, flush=True)
-    pythons = [word for version in PYTHONS for word in ("--python", version)]
+    wanted = [word for version in PYTHONS for word in ("--python", version)]
+    wanted += [word for extra in extras for word in ("--extra", extra)]
     program = Path(sys.executable).with_name("standfast")
     subprocess.run(
-        [program, "release", "build", *pythons, "--allow-dirty", "--output", making],
+        [program, "release", "build", *wanted, "--allow-dirty", "--output", making],
         cwd=CHECKOUT, check=True, stdout=sys.stderr,
     )  # fmt: skip
     making.rename(folder)

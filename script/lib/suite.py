@@ -18,14 +18,10 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import bundle
 from processes import kill_tree
 from sandbox import CHECKOUT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOGS = CHECKOUT / "build/logs"
 PYTHON = CHECKOUT / ".venv/bin/python"
@@ -34,7 +30,9 @@ COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
 WORKERS = 2
 # The longest first, so that two workers end at about the same time.
-ORDER = ("install", "runbooks", "refusals", "instances")
+ORDER = ("install", "runbooks", "refusals", "instances", "authority")
+# The scenarios that have a supplier's host: they need its archive, too.
+WITH_SUPPLIER = ("authority",)
 PART_TIMEOUT = 1800
 
 
@@ -72,11 +70,11 @@ def scenarios() -> list[str]:
     return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
 
 
-def molecule(name: str, archive: Path) -> Part:
+def molecule(name: str, archives: dict[str, str]) -> Part:
     if name not in scenarios():
         raise SystemExit(f"script/test: no scenario {name!r}; there are: {', '.join(scenarios())}")
     settings = {
-        "STANDFAST_RELEASE_ARCHIVE": str(archive),
+        **archives,
         "MOLECULE_EPHEMERAL_DIRECTORY": str(CHECKOUT / "build/molecule" / name),
         "MOLECULE_COMMAND_BORDERS": "0",
         "NO_COLOR": "1",
@@ -159,13 +157,17 @@ def run_all(parts: list[Part]) -> list[Outcome]:
         return list(pool.map(run, parts))
 
 
-def prepare(names: list[str]) -> Path:
-    """What scenarios start from, the release archive and the images: made when they are not there."""
-    archive = bundle.ensure()
-    environment = {"STANDFAST_RELEASE_ARCHIVE": str(archive)}
+def prepare(names: list[str]) -> dict[str, str]:
+    """What scenarios start from, the archives and the images: made when they are not there.
+
+    Returns where the archives are, as variables of the scenarios' environment.
+    """
+    environment = {"STANDFAST_RELEASE_ARCHIVE": str(bundle.ensure())}
+    if set(WITH_SUPPLIER) & set(names):
+        environment["STANDFAST_SUPPLIER_ARCHIVE"] = str(bundle.ensure("supplier"))
     command = as_root("run", str(PYTHON), "script/lib/hosts.py", "images", *names, environment=environment)
     subprocess.run(command, cwd=CHECKOUT, check=True, env={**os.environ, **environment})
-    return archive
+    return environment
 
 
 def coverage() -> Part:
@@ -184,8 +186,8 @@ def tidy() -> None:
 def everything() -> list[Outcome]:
     shutil.rmtree(CHECKOUT / "build/runbooks", ignore_errors=True)
     names = scenarios()
-    archive = prepare(names)
-    outcomes = run_all([lint(), *(molecule(name, archive) for name in names), unit()])
+    archives = prepare(names)
+    outcomes = run_all([lint(), *(molecule(name, archives) for name in names), unit()])
     tidy()
     # Which blocks of the runbooks were executed is known only now.
     return [*outcomes, run(coverage())]
@@ -225,8 +227,8 @@ def main(arguments: list[str]) -> int:
                 outcomes = [run(lint())]
             case ["molecule", *names]:
                 chosen = names or scenarios()
-                archive = prepare(chosen)
-                outcomes = run_all([molecule(name, archive) for name in chosen])
+                archives = prepare(chosen)
+                outcomes = run_all([molecule(name, archives) for name in chosen])
                 tidy()
             case ["clean"]:
                 return subprocess.run(

@@ -1,0 +1,331 @@
+"""Orders through the installed service, with a supplier on a host of its own that can fail.
+
+The tests go on from each other, in their order. While they do, the arguments of every process are sampled for
+the account's token; the hosts' processes are among the machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from evidence import canary, good, receipts, running
+from target import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from runbook import Executor
+    from target import Controller, Host
+
+URL = "http://supplier.test:8440"
+SKU = "chocolate"
+
+# Asks the supplier on its own host, as root, with the token that is there: it is no argument of any command.
+ASK = """
+import json, pathlib, sys, urllib.request
+address, method, path, body = sys.argv[1:]
+token = pathlib.Path("/srv/supplier/token").read_text().strip()
+headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+request = urllib.request.Request(address + path, body.encode() or None, headers, method=method)
+print(urllib.request.urlopen(request, timeout=10).read().decode())
+"""
+
+
+class Watcher(threading.Thread):
+    """Samples the arguments of all processes for a word."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(daemon=True)
+        self.word = word.encode()
+        self.seen: set[str] = set()
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.05):
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit():
+                    self._look(entry)
+
+    def _look(self, entry: Path) -> None:
+        try:
+            arguments = (entry / "cmdline").read_bytes()
+        except OSError:
+            return
+        if self.word in arguments:
+            self.seen.add(arguments.replace(b"\0", b" ").decode("utf-8", "replace"))
+
+
+@pytest.fixture(scope="module")
+def token() -> str:
+    return f"CANARY{secrets.token_hex(20)}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watcher(token: str) -> Generator[Watcher]:
+    thread = Watcher(token)
+    thread.start()
+    yield thread
+    thread.ended.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def supplier(hosts: dict[str, Host]) -> Host:
+    return hosts["supplier"]
+
+
+@pytest.fixture(scope="module")
+def address(agent: Host) -> str:
+    """The supplier's address on the network, as the agent's host knows it."""
+    return agent.run(["getent", "ahostsv4", "supplier.test"]).stdout.split()[0]
+
+
+@pytest.fixture(scope="module")
+def ask(supplier: Host, address: str) -> Callable[..., dict[str, Any]]:
+    def asked(method: str, path: str, body: str = "") -> dict[str, Any]:
+        words = ["python3", "-I", "-c", ASK, f"http://{address}:8440", method, path, body]
+        answer: dict[str, Any] = json.loads(supplier.run(words).stdout)
+        return answer
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def ledger(ask: Callable[..., dict[str, Any]]) -> Callable[[], list[dict[str, Any]]]:
+    """Everything that the supplier accepted."""
+    return lambda: list(ask("GET", "/receipts")["receipts"])
+
+
+@pytest.fixture
+def page(runbook: Callable[[str, Host], Executor], agent: Host) -> Executor:
+    return runbook("approve-an-order", agent)
+
+
+def orders(host: Host, status: str) -> list[dict[str, Any]]:
+    return list(host.cli("order", "list", "--status", status)["orders"])
+
+
+def shown(host: Host, order: str) -> dict[str, Any]:
+    return host.cli("order", "show", order)
+
+
+def stock(host: Host) -> dict[str, Any]:
+    return next(one for one in host.cli("stock", "list")["products"] if one["sku"] == SKU)
+
+
+def sell(host: Host, tubs: int, event: str) -> dict[str, Any]:
+    """Sell until the stock is low; the draft that the service then proposes by itself."""
+    canary(host, running(host).main_pid)  # a pass has seen the stock as it was before
+    host.cli("stock", "adjust", "--reason", "sold", "--event-id", event, "--", SKU, str(-tubs))
+    (draft,) = wait_until(lambda: orders(host, "DRAFT"), 60, "the service proposes an order")
+    assert draft["sku"] == SKU
+    assert draft["quantity"] == stock(host)["reorder_point"] - stock(host)["on_hand"]
+    return draft
+
+
+def becomes(host: Host, order: str, status: str, within: float = 60) -> dict[str, Any]:
+    return wait_until(
+        lambda: (seen := shown(host, order))["order"]["status"] == status and seen,
+        within,
+        f"order {order} is {status}",
+    )
+
+
+def proves(receipt: dict[str, Any], order: dict[str, Any]) -> None:
+    """The supplier's own receipt says exactly what was approved."""
+    same = ("target", "sku", "quantity", "unit_cost_cents", "total_cents", "currency", "digest")
+    assert {name: receipt[name] for name in same} == {name: order[name] for name in same}
+    assert (receipt["operation_id"], receipt["epoch"]) == (order["id"], order["epoch"])
+
+
+def test_the_watcher_sees_arguments_on_the_hosts(supplier: Host) -> None:
+    """Else its silence would mean nothing."""
+    watcher = Watcher("SEEN" + secrets.token_hex(8))
+    watcher.start()
+    supplier.run(["sleep", "0.3", "--", "0"], env={"OTHER": "word"})
+    assert not watcher.seen
+    supplier.run(["bash", "-c", "sleep 0.5; :", watcher.word.decode()])
+    watcher.ended.set()
+    watcher.join()
+    assert watcher.seen
+
+
+def test_a_supplier_on_its_own_host(controller: Controller, supplier: Host, token: str, address: str) -> None:
+    archive = Path(os.environ["STANDFAST_SUPPLIER_ARCHIVE"])
+    shutil.copy2(archive, controller.folder / "dist" / archive.name)
+    file = controller.folder / "supplier-token"
+    file.write_text(token + "\n")
+    file.chmod(0o600)
+    variables = {
+        "release_archive": f"dist/{archive.name}",
+        "supplier_token_file": str(file),
+        "supplier_listen": address,
+        "supplier_faults": True,
+    }
+    controller.write_inventory("supplier", {"supplier": {}}, variables, group="suppliers")
+    play = controller.playbook("supplier", "--diff", inventory="supplier")
+    good(play)
+    assert token not in play.output
+    active = supplier.run(["systemctl", "is-active", "supplier.service"]).stdout.strip()
+    assert active == "active"
+
+
+def test_the_agent_is_given_the_account(controller: Controller, agent: Host, token: str) -> None:
+    file = controller.folder / "agent-env.yml"
+    file.write_text(json.dumps({"STANDFAST_SUPPLIER_URL": URL, "STANDFAST_SUPPLIER_TOKEN": token}))
+    file.chmod(0o600)
+    before = running(agent)
+    controller.write_inventory("yours", {"agent": {}}, {"state_env_file": str(file)})
+    play = controller.playbook("install", "--diff")
+    good(play)
+    assert token not in play.output
+    assert running(agent).main_pid != before.main_pid
+    assert orders(agent, "DRAFT") == []
+
+
+@pytest.fixture(scope="module")
+def first(agent: Host) -> dict[str, Any]:
+    return sell(agent, 5, "sold-1")
+
+
+def test_low_stock_becomes_a_draft_and_nothing_leaves(
+    agent: Host, first: dict[str, Any], ledger: Callable[[], list[dict[str, Any]]]
+) -> None:
+    health = agent.cli("health")
+    assert (health["pending_approvals"], health["uncertain_orders"]) == (1, 0)
+    listed = agent.run(["lucy-agent", "order", "list"]).stdout
+    assert first["id"] in listed
+    assert "DRAFT" in listed
+    assert (first["attempts"], first["reserved_cents"], first["spent_cents"]) == (0, 0, 0)
+    assert ledger() == []
+
+
+def test_who_is_not_on_the_list_and_what_is_not_the_digest_is_refused(
+    agent: Host, first: dict[str, Any], ledger: Callable[[], list[dict[str, Any]]]
+) -> None:
+    before = shown(agent, first["id"])
+    stranger = agent.cli("order", "approve", first["digest"], "--operator", "mallory", rc=3)
+    assert (stranger["changed"], stranger["refused"]["code"]) == (False, "operator_unknown")
+    other = "0" * 64
+    assert agent.cli("order", "approve", other, "--operator", "lucy", rc=3)["changed"] is False
+    canary(agent, running(agent).main_pid)
+    assert shown(agent, first["id"]) == before
+    assert ledger() == []
+
+
+def test_an_operator_approves_the_exact_digest_by_the_page(
+    agent: Host, page: Executor, first: dict[str, Any], ledger: Callable[[], list[dict[str, Any]]]
+) -> None:
+    page.run("Preconditions", "Diagnosis", "Act: keep", "Act: approve", "Verify")
+    order = becomes(agent, first["id"], "CONFIRMED")
+    assert [step["status"] for step in order["history"]] == ["DRAFT", "APPROVED", "SENDING", "CONFIRMED"]
+    assert [one["operator"] for one in order["approvals"]] == ["lucy"]
+    assert order["order"]["attempts"] == 1
+    assert (order["order"]["reserved_cents"], order["order"]["spent_cents"]) == (0, first["total_cents"])
+    (receipt,) = ledger()
+    proves(receipt, order["order"])
+    assert receipt["receipt_id"] == order["order"]["receipt_id"]
+    assert agent.cli("health")["pending_approvals"] == 0
+    work = wait_until(
+        lambda: (w := agent.cli("work", "show", first["work"])["work"])["status"] == "DONE" and w,
+        30,
+        "its work is done",
+    )
+    assert work["id"] == first["work"]
+
+
+def test_its_delivery_is_counted_once(agent: Host, page: Executor, first: dict[str, Any]) -> None:
+    before = stock(agent)
+    assert before["on_order"] == first["quantity"]
+    page.run("Act: record")
+    again = agent.cli("order", "deliver", first["id"], "--operator", "lucy")
+    assert (again["changed"], again["order"]["status"]) == (False, "DELIVERED")
+    after = stock(agent)
+    assert (after["on_hand"], after["on_order"]) == (before["on_hand"] + first["quantity"], 0)
+
+
+@pytest.fixture(scope="module")
+def uncertain(agent: Host, supplier: Host, ask: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """An order that the supplier accepts without a word, and is then killed; it is not there for a while."""
+    draft = sell(agent, 3, "sold-2")
+    ask("POST", "/faults", json.dumps({"kind": "drop_after_accept", "times": 1}))
+    agent.cli("order", "approve", draft["digest"], "--operator", "lucy")
+    found = becomes(agent, draft["id"], "UNKNOWN")
+    supplier.run(["systemctl", "kill", "--signal=KILL", "supplier.service"])
+    return found
+
+
+def test_nobody_knows_whether_it_was_accepted(agent: Host, uncertain: dict[str, Any]) -> None:
+    health = agent.cli("health", rc=4 if agent.run(["lucy-agent", "health"], check=False).rc else 0)
+    assert health["uncertain_orders"] == 1
+    order = uncertain["order"]
+    assert (order["attempts"], order["reserved_cents"]) == (1, order["total_cents"])
+    assert order["receipt_id"] is None
+
+
+def test_it_is_found_once_and_never_sent_again(
+    agent: Host,
+    supplier: Host,
+    uncertain: dict[str, Any],
+    first: dict[str, Any],
+    ledger: Callable[[], list[dict[str, Any]]],
+) -> None:
+    """By a lookup of its operation id, after the supplier came back with its ledger."""
+    order = becomes(agent, uncertain["order"]["id"], "CONFIRMED", within=120)
+    assert order["order"]["attempts"] == 1
+    steps = [step["status"] for step in order["history"]]
+    assert steps == ["DRAFT", "APPROVED", "SENDING", "UNKNOWN", "CONFIRMED"]
+    assert (order["order"]["reserved_cents"], order["order"]["spent_cents"]) == (
+        0,
+        order["order"]["total_cents"],
+    )
+    assert [receipt["operation_id"] for receipt in ledger()] == [first["id"], order["order"]["id"]]
+    proves(ledger()[1], order["order"])
+    restarts = supplier.run(["systemctl", "show", "supplier.service", "--property=NRestarts"]).stdout
+    assert restarts.strip() == "NRestarts=1"
+    health = agent.cli("health")
+    assert (health["uncertain_orders"], health["attention"]) == (0, [])
+    agent.cli("order", "deliver", order["order"]["id"], "--operator", "lucy")
+
+
+def test_a_draft_is_taken_back_by_the_page(
+    agent: Host, page: Executor, ledger: Callable[[], list[dict[str, Any]]]
+) -> None:
+    draft = sell(agent, 2, "sold-3")
+    page.run("Act: keep")
+    page.run("Rollback")
+    assert shown(agent, draft["id"])["order"]["status"] == "REVOKED"
+    refused = agent.cli("order", "approve", draft["digest"], "--operator", "lucy", rc=3)
+    assert refused["changed"] is False
+    canary(agent, running(agent).main_pid)
+    assert len(ledger()) == 2
+
+
+def test_the_service_never_fell(agent: Host) -> None:
+    state = running(agent)
+    assert state.restarts == 0
+    canary(agent, state.main_pid)
+    assert agent.cli("receipt", "verify")["verified"] is True
+
+
+def test_the_token_is_where_it_must_be_and_nowhere_else(
+    agent: Host, supplier: Host, controller: Controller, watcher: Watcher, token: str
+) -> None:
+    assert watcher.seen == set()
+    for host, kept in ((agent, "/srv/lucy/state/agent.env"), (supplier, "/srv/supplier/token")):
+        sweep = "grep -rlaF -f - / --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev 2>/dev/null"
+        assert host.run(sweep, stdin=token + "\n", check=False, timeout=120).stdout.split() == [kept]
+        journal = host.run(["journalctl", "--all", "--output=export", "--no-pager"], timeout=120).stdout
+        assert "standfast" in journal
+        assert token not in journal
+    assert token not in json.dumps(receipts(agent))
+    copies = list((controller.folder / "receipts").rglob("*.json"))
+    assert copies
+    assert [path for path in copies if token in path.read_text()] == []
