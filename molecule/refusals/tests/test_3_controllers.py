@@ -20,7 +20,7 @@ TELLING = (
     ("Build | The wheels of the archive are installed, and no others", "Start | The unit is asked to run"),
     ("Build | It is proven and sealed", "Canary | New work was finished by the running service"),
 )
-SHORT = {"host_lock_seconds": LOCK_SECONDS}
+SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,258 @@
+"""An installed host with a fault: what refuses to go on, and that the service and its records stay whole."""
+
+import concurrent.futures
+import json
+
+import pytest
+from evidence import canary, good, receipts, running, service
+from target import wait_until
+
+STATE = "/srv/lucy/state"
+STORE = f"{STATE}/agent.sqlite"
+UNIT = "/home/lucy/.config/systemd/user/lucy-agent.service"
+
+RAISE = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as store:
+    store.execute("UPDATE meta SET version = version + ? WHERE component = 'work'", [int(sys.argv[2])])
+store.close()
+"""
+
+# As another process of the service user: keeps the store's write lock for some seconds. `now`: at once.
+# Else it starts the service and waits until a turn is in its middle; `stop`: it also stops the service then.
+HOLDER = """
+import sqlite3, subprocess, sys, time
+path, seconds, when = sys.argv[1:]
+systemctl = lambda verb: subprocess.run(
+    ["systemctl", "--user", "--no-block", verb, "lucy-agent.service"], check=True
+)
+store = sqlite3.connect(path, isolation_level=None, timeout=10)
+if when != "now":
+    systemctl("start")
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    store.execute("BEGIN IMMEDIATE")
+    turns = store.execute("SELECT id FROM work WHERE status = 'RUNNING'").fetchall()
+    if turns or when == "now":
+        print("held", *(work for (work,) in turns), flush=True)
+        if when == "stop":
+            systemctl("stop")
+        time.sleep(float(seconds))
+        store.execute("COMMIT")
+        sys.exit(0)
+    store.execute("COMMIT")
+sys.exit("no turn was begun")
+"""
+
+
+@pytest.fixture(autouse=True)
+def whole(installed):
+    """After each test new work is finished, and the records are in order."""
+    yield
+    state = wait_until(lambda: running(installed), 30, "the service runs")
+    canary(installed, state.main_pid)
+    assert installed.cli("health")["attention"] == []
+
+
+def ctl(host, *words):
+    host.run(["lucy-agent", "systemctl", *words, "lucy-agent"])
+
+
+def digest(host, *paths):
+    return host.run(["sha256sum", *paths]).stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"), [("chmod 0644", "lucy:lucy 0644"), ("chown root:root", "root:root 0600")]
+)
+def test_credentials_that_others_can_read_or_own(installed, refused, fault, shown):
+    installed.run(f"{fault} {STATE}/agent.env")
+    try:
+        refused(
+            installed,
+            [
+                f"environment: {STATE}/agent.env is a file, {shown}",
+                "make it a file of lucy with mode 0600, after asking who",
+            ],
+        )
+    finally:
+        installed.run(f"chown lucy:lucy {STATE}/agent.env && chmod 0600 {STATE}/agent.env")
+
+
+def test_an_edited_unit_and_current_as_a_folder(installed, refused):
+    """For the install and for the uninstall: neither overwrites, removes or restarts anything."""
+    installed.run(f"cp -p {UNIT} /root/unit && sed -i 's/^UMask=.*/UMask=0022/' {UNIT}")
+    installed.run(
+        "mv /srv/lucy/current /root/current && mkdir /srv/lucy/current && touch /srv/lucy/current/mine"
+    )
+    said = [
+        f"unit: {UNIT}: ",
+        "UMask=0077",
+        "UMask=0022",
+        "keep your copy of it elsewhere, then remove it",
+        "current: /srv/lucy/current is a directory. To do: move it away: current is a link",
+    ]
+    try:
+        refused(installed, said)
+        refused(installed, said, {"uninstall_delete_state": "yes-delete-lucy-agent"}, playbook="uninstall")
+    finally:
+        installed.run(f"cp -p /root/unit {UNIT}")
+        installed.run("rm -r /srv/lucy/current && mv /root/current /srv/lucy/current")
+
+
+def test_a_finished_release_that_was_altered(installed, refused):
+    release = installed.run("readlink -f /srv/lucy/current").stdout.strip()
+    victim = f"{release}/venv/bin/standfast"
+    installed.run(
+        f"cp -p {victim} /root/kept && echo '# edited' >> {victim} && touch {release}/venv/extra.py"
+    )
+    try:
+        refused(
+            installed,
+            [
+                f"the installed release {release.rpartition('/')[2]} differs from its seal",
+                "venv/bin/standfast: changed",
+                "venv/extra.py: extra",
+                f"move {release} away and install again",
+            ],
+            may=["/srv/lucy/receipts"],
+        )
+        last = list(receipts(installed).values())[-1]
+        assert (last["verdict"], last["stopped_at"]) == (
+            "refused",
+            "Installed | The release is as it was sealed",
+        )
+    finally:
+        installed.run(f"cp -p /root/kept {victim} && rm {release}/venv/extra.py /root/kept")
+
+
+def test_a_store_that_is_newer_than_the_code(installed, refused):
+    ctl(installed, "stop")
+    installed.as_user("lucy", ["python3", "-I", "-c", RAISE, STORE, "+7"])
+    said = ["the store was written by a newer release", "observed: work 8 (this release understands 1)"]
+    before = digest(installed, STORE)
+    names = installed.run(f"ls -A {STATE}").stdout
+    try:
+        ctl(installed, "start", "--no-block")
+        failed = wait_until(
+            lambda: (s := service(installed)).exit_status == 3 and s, 30, "the service refuses the store"
+        )
+        assert failed.result == "exit-code"
+        ctl(installed, "stop")
+        assert installed.cli("work", "add", "hello", rc=3)["refused"]["code"] == "store_newer"
+        refused(installed, said, may=["/srv/lucy/receipts"])
+        assert digest(installed, STORE) == before
+        assert installed.run(f"ls -A {STATE}").stdout == names
+    finally:
+        installed.as_user("lucy", ["python3", "-I", "-c", RAISE, STORE, "-7"])
+        ctl(installed, "start")
+
+
+def test_an_invalid_shop(installed, refused):
+    """The service says the field and stays down, without a loop; the file is kept; mended, it works."""
+    shop = f"{STATE}/shop.toml"
+    installed.run(f"cp -p {shop} /root/shop.toml")
+    installed.run(f"sed -i '0,/^reorder_point = .*/s//reorder_point = \"eight\"/' {shop}")
+    before = digest(installed, shop)
+    ctl(installed, "restart", "--no-block")
+    try:
+        state = wait_until(
+            lambda: (s := service(installed)).active == "failed" and s, 30, "the service has failed"
+        )
+        assert (state.exit_status, state.restarts, state.result) == (78, 0, "exit-code")
+        journal = installed.run(["lucy-agent", "journalctl", "-n", "20", "-o", "cat"]).stdout
+        assert "shop.toml: product.0.reorder_point: " in journal
+        assert "Traceback" not in journal
+        refused(installed, ["shop.toml: product.0.reorder_point: "], may=["/srv/lucy/receipts"])
+        assert digest(installed, shop) == before
+    finally:
+        installed.run(f"cp -p /root/shop.toml {shop}")
+    ctl(installed, "start")
+
+
+@pytest.fixture
+def queue(installed):
+    """Twelve requests of as many sessions that wait, with the service stopped."""
+    ctl(installed, "stop")
+    add = "lucy-agent --json work add 'How is the stock?' --session queue-$RANDOM-$n"
+    asked = installed.run(f"set -e; for n in $(seq 12); do {add}; done").stdout
+    works = [json.loads(line)["work"] for line in asked.splitlines()]
+    assert len(set(works)) == 12
+    return works
+
+
+def held(installed, seconds, when):
+    """Run HOLDER; the work that was in the middle of its turn."""
+    words = ["python3", "-I", "-c", HOLDER, STORE, str(seconds), when]
+    return installed.as_user("lucy", words, timeout=90).stdout.split()[1:]
+
+
+def ended(host, works):
+    """Every one is finished once, with one report: nothing lost, nothing doubled."""
+    wait_until(
+        lambda: all(host.cli("work", "show", work)["work"]["status"] == "DONE" for work in works[-1:]),
+        60,
+        "the last is done",
+    )
+    listed = {w["id"]: w for w in host.cli("work", "list", "--limit", "1000")["work"]}
+    assert {listed[work]["status"] for work in works} == {"DONE"}
+    reports = [r["work"] for r in host.cli("report", "list", "--limit", "1000")["reports"]]
+    assert sorted(work for work in reports if work in works) == sorted(works)
+    return [listed[work] for work in works]
+
+
+def test_the_store_locked_for_three_seconds_in_a_turn(installed, queue):
+    (work,) = held(installed, 3, "in a turn")
+    pid = running(installed).main_pid
+    rows = ended(installed, queue)
+    assert work in queue
+    assert {(row["generation"], row["reason"]) for row in rows} == {(1, "")}
+    lengths = {len(installed.cli("work", "show", one)["transcript"]) for one in (work, queue[0], queue[-1])}
+    assert len(lengths) == 1  # no step of the one that waited was recorded twice or not at all
+    assert running(installed).main_pid == pid
+
+
+def test_the_store_locked_for_longer_than_anyone_waits(installed):
+    """A command says so in its own words and has done nothing; the service waits it out."""
+    before = running(installed)
+    asked = installed.cli("work", "list", "--limit", "1000")["work"]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(held, installed, 8, "now")
+        wait_until(
+            lambda: installed.run("pgrep -u lucy -f 'agent.sqlite 8 now'", check=False).rc == 0,
+            10,
+            "the lock is held",
+        )
+        done = installed.run(["lucy-agent", "work", "add", "How is the stock?"], check=False)
+        holder.result()
+    assert done.rc == 1
+    assert "another process held the store's write lock for 5 s; nothing was written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert installed.cli("work", "list", "--limit", "1000")["work"] == asked
+    assert running(installed) == before
+
+
+def test_stopped_in_the_middle_of_a_turn(installed, queue):
+    """systemd sends SIGTERM while a turn waits for its next write: a clean end, and the work is not lost."""
+    (work,) = held(installed, 2, "stop")
+    state = wait_until(
+        lambda: (s := service(installed)).active == "inactive" and s, 30, "the service has stopped"
+    )
+    assert (state.sub, state.result, state.exit_status) == ("dead", "success", 0)
+    left = installed.cli("work", "show", work)["work"]
+    assert (left["status"], left["generation"]) == ("RUNNING", 1)
+    ctl(installed, "start")
+    rows = {row["id"]: row for row in ended(installed, queue)}
+    assert (rows[work]["generation"], rows[work]["reason"]) == (2, "interrupted by a stop of the service")
+    assert {row["generation"] for one, row in rows.items() if one != work} == {1}
+    (report,) = installed.cli("report", "list", "--work", work)["reports"]
+    assert "ask" in report["body"].lower()
+
+
+def test_after_all_that_an_install_has_nothing_to_do_but_to_say_so(installed, play):
+    """The refused runs are in the chain; this one proves that all is well again."""
+    before = running(installed)
+    good(play(installed))
+    assert running(installed) == before
+    assert list(receipts(installed).values())[-1]["verdict"] == "done"
+    assert installed.cli("receipt", "verify")["verified"] is True
