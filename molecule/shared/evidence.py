@@ -96,7 +96,7 @@ def body(host: Host, work: str) -> str:
 
 def canary(host: Host, pid: int, instance: str = "lucy-agent") -> dict[str, Any]:
     """New work is finished, by the process `pid`."""
-    proof = host.cli("canary", instance=instance, timeout=90)
+    proof = host.cli("canary", "--expect-pid", str(pid), instance=instance, timeout=90)
     assert proof["run"]["pid"] == pid, proof
     return proof
 

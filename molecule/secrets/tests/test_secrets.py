@@ -126,8 +126,13 @@ def install(agent: Host, controller: Controller, markers: Markers, watcher: Watc
             "ANSIBLE_LOG_PATH": str(controller.folder / "ansible.log"),
             "ANSIBLE_HOME": str(controller.folder / "ansible-home"),
         }
-        play = controller.playbook("install", "--diff", "-vvv", *arguments, check=check, env=settings)
+        # The folder too: what lies beside an inventory must not be read as one.
+        folder = ("-i", "inventories/yours")
+        play = controller.playbook(
+            "install", "--diff", "-vvv", *folder, *arguments, check=check, env=settings
+        )
         assert "TASK [" in play.output
+        assert set(play.hosts) <= {"agent"}
         assert markers.within(play.output.encode()) == []
         assert watcher.leaks() == set()
         return play
@@ -148,7 +153,8 @@ def vaulted(controller: Controller, markers: Markers) -> dict[str, Any]:
     password = controller.folder / "vault-password"
     password.write_text(secrets.token_hex(16) + "\n")
     password.chmod(0o600)
-    file = controller.folder / "agent-env.yml"
+    file = controller.folder / "inventories/yours/files/agent-env.yml"
+    file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"SHOP_TOKEN": markers.value("vaulted"), "EMPTY": ""}))
     subprocess.run(
         ["ansible-vault", "encrypt", "--vault-password-file", password, file], check=True, capture_output=True
@@ -245,7 +251,7 @@ def test_a_file_that_is_not_yaml_is_refused_without_its_lines(
     install: Callable[..., Play], controller: Controller, agent: Host, markers: Markers
 ) -> None:
     before = running(agent)
-    file = controller.folder / "broken.yml"
+    file = controller.folder / "inventories/yours/files/broken.yml"
     file.write_text(f'SHOP_TOKEN: "{markers.of["malformed"]}\n  : [\n')
     play = install({"state_env_file": str(file)})
     file.unlink()
