@@ -171,7 +171,11 @@ def prepare(names: list[str]) -> dict[str, str]:
 
 
 def coverage() -> Part:
-    return Part("runbooks", (str(PYTHON), "molecule/shared/runbook.py"))
+    return Part(
+        "runbooks",
+        (str(PYTHON), "molecule/shared/runbook.py"),
+        environment=(("PYTHONPATH", str(CHECKOUT / "script/lib")),),
+    )
 
 
 def tidy() -> None:

@@ -1,4 +1,7 @@
-"""An archive that is not what it should be is refused, naming the file, and nothing of it is copied."""
+"""An archive that is not what it should be is refused, naming the file, and nothing of it is copied.
+
+So is one for another Python than the host's.
+"""
 
 import re
 import shutil
@@ -60,21 +63,29 @@ def test_built_for_another_python_than_the_hosts(bare, refused, controller, fold
     )
 
 
-def test_a_signature_that_is_missing_or_anothers(hosts, bare, refused, controller, folder):
-    archive = folder / "signed.tar"
-    shutil.copy(controller.archive, archive)
-    ours, other = new_key(folder / "ours"), new_key(folder / "other")
-    signers = folder / "signers"
-    signers.write_text(f"releases@lucy {ours.with_suffix('.pub').read_text()}")
-    demanded = {
-        "release_archive": str(archive),
+@pytest.fixture(scope="module")
+def demanded(controller, folder):
+    """A copy of the archive, and an inventory that demands a signature of it by the key `ours`."""
+    shutil.copy(controller.archive, folder / "signed.tar")
+    new_key(folder / "other")
+    ours = new_key(folder / "ours").with_suffix(".pub").read_text()
+    (folder / "signers").write_text(f"releases@lucy {ours}")
+    return {
+        "release_archive": str(folder / "signed.tar"),
         "release_require_signature": True,
-        "release_allowed_signers": str(signers),
+        "release_allowed_signers": str(folder / "signers"),
         "release_signer": "releases@lucy",
     }
+
+
+def test_a_signature_that_is_missing_or_anothers(bare, refused, folder, demanded):
     refused(bare, ["signed.tar.sig: signature_missing (a signature is required)"], demanded)
-    sign(archive, other)
+    sign(folder / "signed.tar", folder / "other")
     refused(bare, ["signed.tar.sig: signature_wrong ("], demanded)
-    sign(archive, ours)
-    # Now it is accepted: what is refused is the next thing, this host's Python.
-    refused(hosts["old"], ["python: found /usr/bin/python3 3.11."], demanded)
+
+
+def test_debian_12_has_too_old_a_python(hosts, refused, folder, demanded):
+    """The row of the matrix for Debian 12: Python 3.11. The archive with our signature got so far."""
+    sign(folder / "signed.tar", folder / "ours")
+    found, needed = "found /usr/bin/python3 3.11.", "CPython 3.12 or 3.13 with venv, sqlite3 and ssl"
+    refused(hosts["old"], [f"python: {found}", f"this release needs {needed}"], demanded)

@@ -15,10 +15,11 @@ from target import wait_until
 
 LOCK = "/run/standfast/deploy.lock"
 LOCK_SECONDS = 8
-# Where the sampled tier kills a run, and then the one after it; the full tier kills one at every task.
+# Where the sampled tier kills a run, then the one after it, then the third; the full tier kills one at every task.
 TELLING = (
-    ("Build | The wheels of the archive are installed, and no others", "Start | The unit is asked to run"),
-    ("Build | It is proven and sealed", "Canary | New work was finished by the running service"),
+    "Build | The wheels of the archive are installed, and no others",
+    "Build | It is proven and sealed",
+    "Canary | New work was finished by the running service",
 )
 SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
 
@@ -84,11 +85,11 @@ def test_the_run_without_room_is_in_the_chain(small, first):
 
 
 def points(tasks):
-    """The numbers of the tasks at which a controller dies, and the one that comes after it."""
+    """For each bare host the numbers of the tasks at which its controllers die, one after the other."""
     if os.environ.get("STANDFAST_FULL"):
         return [(number,) for number in range(1, len(tasks) + 1)]
     names = [task.partition(" : ")[2] for task in tasks]  # without the role
-    return [tuple(names.index(name) + 1 for name in pair) for pair in TELLING]
+    return [tuple(names.index(name) + 1 for name in TELLING)]
 
 
 def free(host):
