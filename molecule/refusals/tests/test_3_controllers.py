@@ -15,7 +15,7 @@ from target import wait_until
 
 LOCK = "/run/standfast/deploy.lock"
 LOCK_SECONDS = 8
-# Where the sampled tier kills a run, then the one after it, then the third; the full tier kills one at every task.
+# Where the sampled tier kills a run, the next one and the third; the full tier kills one at every task.
 TELLING = (
     "Build | The wheels of the archive are installed, and no others",
     "Build | It is proven and sealed",

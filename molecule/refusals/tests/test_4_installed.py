@@ -69,8 +69,8 @@ def digest(host, *paths):
 def test_credentials_that_others_can_read(installed, refused):
     installed.run(f"chmod 0644 {STATE}/agent.env")
     try:
-        shown = f"environment: {STATE}/agent.env is a file, lucy:lucy 0644. To do: make it a file of lucy with mode"
-        refused(installed, [shown, "0600, after asking who read it"])
+        shown = f"environment: {STATE}/agent.env is a file, lucy:lucy 0644"
+        refused(installed, [shown, "make it a file of lucy with mode 0600, after asking who read it"])
     finally:
         installed.run(f"chmod 0600 {STATE}/agent.env")
 
