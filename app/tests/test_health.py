@@ -19,7 +19,7 @@ from standfast.cli import main as cli
 from standfast.clock import Clock
 from standfast.errors import Refused
 from standfast.layout import Layout
-from standfast.operations import health
+from standfast.operations import attention, health
 from standfast.operations.health import Health, look
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.store import Store, immediate, open_store
@@ -180,10 +180,10 @@ def test_a_report_that_may_have_arrived_is_attention(layout: Layout, delivery: s
         with immediate(connection):
             connection.execute("UPDATE reports SET delivery = ?", (delivery,))
     # Every report is sending for a moment: counted at once, it needs attention only when it stays so.
-    just_now = look(layout, NOW + health.SENDING_SECONDS)
+    just_now = look(layout, NOW + attention.SENDING_SECONDS)
     assert rules(just_now) == (set() if delivery == "sending" else {"uncertain_reports"})
     assert just_now.uncertain_reports == 1
-    found = look(layout, NOW + health.SENDING_SECONDS + 1)
+    found = look(layout, NOW + attention.SENDING_SECONDS + 1)
     assert rules(found) == {"uncertain_reports"}
     assert found.uncertain_reports == 1
     assert found.last_finished is not None

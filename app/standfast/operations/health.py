@@ -7,51 +7,22 @@ file is made, and no lock is taken that the service could meet.
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel
 
 from standfast import orders, work
-from standfast.authority import Operations, agrees, host_identity, operations, refuse_other_host
+from standfast.authority import agrees, operations
 from standfast.clock import rfc3339
 from standfast.errors import Refused
 from standfast.layout import Layout, running_release
+from standfast.operations.attention import Attention, Seen, attention
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import understood
 from standfast.store import open_readonly, schema_versions
 
-READY_SECONDS = 900
-"""A READY item older than this needs attention, unless paused: the service takes new work within seconds."""
-RUNNING_SECONDS = 1_800
-"""A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
-BLOCKED_SECONDS = 86_400
-"""A BLOCKED item that waits for no order needs attention after a day: nothing but an operator ends it."""
-SENDING_SECONDS = 60
-"""A report or order still sending after so long needs attention; before, it is on its way."""
-
 STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
-
-
-class Attention(BaseModel):
-    """One rule that asks for a person."""
-
-    rule: Literal[
-        "paused",
-        "marker_disagrees",
-        "other_host",
-        "store_newer",
-        "service_down",
-        "ready_old",
-        "running_old",
-        "blocked_old",
-        "uncertain_reports",
-        "uncertain_orders",
-    ]
-    observed: str
-    remedy: str
 
 
 class ServiceRun(BaseModel):
@@ -192,22 +163,8 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         service=_service(work.latest_run(connection), layout),
         sqlite=sqlite_facts(sqlite3.sqlite_version_info),
     )
-    stuck = _Stuck(
-        reports=work.uncertain_reports(connection, now - SENDING_SECONDS),
-        orders=orders.stuck_orders(connection, now - SENDING_SECONDS),
-        blocked=orders.left_blocked(connection, now - BLOCKED_SECONDS),
-    )
-    attention = _attention(health, control, layout, stuck)
-    return health.model_copy(update={"ok": not attention, "attention": attention, "notes": _notes(health)})
-
-
-@dataclass(frozen=True)
-class _Stuck:
-    """What does not go on by itself."""
-
-    reports: int
-    orders: int
-    blocked: int
+    asked = attention(Seen(health, control, layout, connection, now))
+    return health.model_copy(update={"ok": not asked, "attention": asked, "notes": _notes(health)})
 
 
 def _spending(found: orders.Spending) -> Spending:
@@ -293,97 +250,6 @@ def sqlite_facts(version: tuple[int, int, int]) -> Sqlite:
     if version < (3, 7, 0) or fixed:
         return Sqlite(version=text, note=None)
     return Sqlite(version=text, note="has the WAL-reset defect (fixed in 3.44.6, 3.50.7 and 3.51.3)")
-
-
-def _attention(health: Health, control: Operations, layout: Layout, stuck: _Stuck) -> list[Attention]:
-    newer = {
-        name: version
-        for name, version in health.schema_versions.items()
-        if version > health.understood_versions.get(name, 0)
-    }
-    ready, running = health.oldest_ready_seconds or 0, health.oldest_running_seconds or 0
-    host = _host_problem(layout)
-    rules: list[tuple[bool, str, str, str]] = [
-        (
-            health.paused,
-            "paused",
-            f"paused since {rfc3339(control.changed_at)}: {control.reason}",
-            "nothing is claimed or sent until the operator resumes; see why first",
-        ),
-        (
-            not health.marker_agrees,
-            "marker_disagrees",
-            f"{layout.marker} does not name the database's epoch",
-            "the marker was lost or the end of an era cut short: stop the service, then `standfast adopt`",
-        ),
-        (
-            bool(host),
-            "other_host",
-            host,
-            "stop the service; `standfast adopt` takes it over, if this copy is the one to go on with",
-        ),
-        (
-            bool(newer),
-            "store_newer",
-            ", ".join(f"{name} {version}" for name, version in newer.items()),
-            "install the release that wrote the store, or a later one",
-        ),
-        (
-            health.service is None or not health.service.alive,
-            "service_down",
-            _down(health.service),
-            "see the runbook `service down`",
-        ),
-        (
-            ready > READY_SECONDS and not health.paused,
-            "ready_old",
-            f"the oldest READY item has waited {ready:.0f} s (limit {READY_SECONDS} s)",
-            "see whether the service runs and finishes work: `standfast canary`",
-        ),
-        (
-            running > RUNNING_SECONDS,
-            "running_old",
-            f"the oldest RUNNING item was claimed {running:.0f} s ago (limit {RUNNING_SECONDS} s)",
-            "see `standfast work list` and the service's journal",
-        ),
-        (
-            stuck.blocked > 0,
-            "blocked_old",
-            f"{stuck.blocked} BLOCKED items have waited for somebody for longer than {BLOCKED_SECONDS} s",
-            "`standfast work list --status BLOCKED`: ask again as new work, then `standfast work cancel`",
-        ),
-        (
-            stuck.reports > 0,
-            "uncertain_reports",
-            f"{stuck.reports} reports may or may not have arrived",
-            "see `standfast report list`",
-        ),
-        (
-            stuck.orders > 0,
-            "uncertain_orders",
-            f"{stuck.orders} orders may or may not have been accepted",
-            "the service asks the supplier about them; see `standfast order list --status UNKNOWN`",
-        ),
-    ]
-    return [
-        Attention.model_validate({"rule": rule, "observed": observed, "remedy": remedy})
-        for holds, rule, observed, remedy in rules
-        if holds
-    ]
-
-
-def _down(latest: ServiceRun | None) -> str:
-    if latest is None:
-        return "the service has never started on this store"
-    return f"process {latest.pid}, started {latest.started_at}, is gone"
-
-
-def _host_problem(layout: Layout) -> str:
-    try:
-        refuse_other_host(layout.marker, host_identity())
-    except Refused as refused:
-        return str(refused.observed)
-    return ""
 
 
 def _notes(health: Health) -> list[str]:

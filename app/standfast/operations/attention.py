@@ -1,0 +1,209 @@
+"""The rules by which health asks for a person: one function each, in the order in which they are told.
+
+A rule looks at what was seen and answers None, or what it observed with what to do about it. Its name is the
+function's name. Everything of the store is read in the look's one transaction.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel
+
+from standfast import orders, work
+from standfast.authority import Operations, host_identity, refuse_other_host
+from standfast.clock import rfc3339
+from standfast.errors import Refused
+from standfast.layout import Layout
+
+if TYPE_CHECKING:
+    from standfast.operations.health import Health
+
+READY_SECONDS = 900
+"""A READY item older than this needs attention, unless paused: the service takes new work within seconds."""
+RUNNING_SECONDS = 1_800
+"""A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
+BLOCKED_SECONDS = 86_400
+"""A BLOCKED item that waits for no order needs attention after a day: nothing but an operator ends it."""
+SENDING_SECONDS = 60
+"""A report or order still sending after so long needs attention; before, it is on its way."""
+
+
+class Attention(BaseModel):
+    """One rule that asks for a person."""
+
+    rule: Literal[
+        "paused",
+        "marker_disagrees",
+        "other_host",
+        "store_newer",
+        "service_down",
+        "ready_old",
+        "running_old",
+        "blocked_old",
+        "uncertain_reports",
+        "uncertain_orders",
+    ]
+    observed: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rule may look at."""
+
+    health: "Health"
+    """The facts that are told in any case."""
+    control: Operations
+    layout: Layout
+    connection: sqlite3.Connection
+    """For reading only, in the transaction of the whole look."""
+    now: float
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rule answers when it asks for a person."""
+
+    observed: str
+    remedy: str
+
+
+type Rule = Callable[[Seen], Found | None]
+
+
+def attention(seen: Seen) -> list[Attention]:
+    """What every rule that asks for a person has to say."""
+    answers = [(rule.__name__, rule(seen)) for rule in RULES]
+    return [
+        Attention.model_validate({"rule": name, "observed": found.observed, "remedy": found.remedy})
+        for name, found in answers
+        if found is not None
+    ]
+
+
+def paused(seen: Seen) -> Found | None:
+    """Nothing goes on until somebody says so."""
+    if not seen.health.paused:
+        return None
+    return Found(
+        f"paused since {rfc3339(seen.control.changed_at)}: {seen.control.reason}",
+        "nothing is claimed or sent until the operator resumes; see why first",
+    )
+
+
+def marker_disagrees(seen: Seen) -> Found | None:
+    """The two places of the epoch say different things."""
+    if seen.health.marker_agrees:
+        return None
+    return Found(
+        f"{seen.layout.marker} does not name the database's epoch",
+        "the marker was lost or the end of an era cut short: stop the service, then `standfast adopt`",
+    )
+
+
+def other_host(seen: Seen) -> Found | None:
+    """The state directory is a copy, or has moved."""
+    try:
+        refuse_other_host(seen.layout.marker, host_identity())
+    except Refused as refused:
+        return Found(
+            str(refused.observed),
+            "stop the service; `standfast adopt` takes it over, if this copy is the one to go on with",
+        )
+    return None
+
+
+def store_newer(seen: Seen) -> Found | None:
+    """This release must not write to the store."""
+    understood = seen.health.understood_versions
+    newer = [
+        f"{name} {version}"
+        for name, version in seen.health.schema_versions.items()
+        if version > understood.get(name, 0)
+    ]
+    if not newer:
+        return None
+    return Found(", ".join(newer), "install the release that wrote the store, or a later one")
+
+
+def service_down(seen: Seen) -> Found | None:
+    """Nobody does the work."""
+    latest = seen.health.service
+    if latest is None:
+        return Found("the service has never started on this store", _SERVICE_DOWN)
+    if latest.alive:
+        return None
+    return Found(f"process {latest.pid}, started {latest.started_at}, is gone", _SERVICE_DOWN)
+
+
+_SERVICE_DOWN = "see the runbook `service down`"
+
+
+def ready_old(seen: Seen) -> Found | None:
+    """Work waits that the service should have taken."""
+    waited = seen.health.oldest_ready_seconds or 0
+    if waited <= READY_SECONDS or seen.health.paused:
+        return None
+    return Found(
+        f"the oldest READY item has waited {waited:.0f} s (limit {READY_SECONDS} s)",
+        "see whether the service runs and finishes work: `standfast canary`",
+    )
+
+
+def running_old(seen: Seen) -> Found | None:
+    """A turn does not end."""
+    held = seen.health.oldest_running_seconds or 0
+    if held <= RUNNING_SECONDS:
+        return None
+    return Found(
+        f"the oldest RUNNING item was claimed {held:.0f} s ago (limit {RUNNING_SECONDS} s)",
+        "see `standfast work list` and the service's journal",
+    )
+
+
+def blocked_old(seen: Seen) -> Found | None:
+    """Work waits for a person."""
+    blocked = orders.left_blocked(seen.connection, seen.now - BLOCKED_SECONDS)
+    if not blocked:
+        return None
+    return Found(
+        f"{blocked} BLOCKED items have waited for somebody for longer than {BLOCKED_SECONDS} s",
+        "`standfast work list --status BLOCKED`: ask again as new work, then `standfast work cancel`",
+    )
+
+
+def uncertain_reports(seen: Seen) -> Found | None:
+    """Nobody knows whether they arrived."""
+    stuck = work.uncertain_reports(seen.connection, seen.now - SENDING_SECONDS)
+    if not stuck:
+        return None
+    return Found(f"{stuck} reports may or may not have arrived", "see `standfast report list`")
+
+
+def uncertain_orders(seen: Seen) -> Found | None:
+    """Nobody knows whether the supplier accepted them."""
+    stuck = orders.stuck_orders(seen.connection, seen.now - SENDING_SECONDS)
+    if not stuck:
+        return None
+    return Found(
+        f"{stuck} orders may or may not have been accepted",
+        "the service asks the supplier about them; see `standfast order list --status UNKNOWN`",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    paused,
+    marker_disagrees,
+    other_host,
+    store_newer,
+    service_down,
+    ready_old,
+    running_old,
+    blocked_old,
+    uncertain_reports,
+    uncertain_orders,
+)
+"""A new rule is a function above, a line here, and its name in `Attention`."""
