@@ -89,6 +89,11 @@ def unified() -> bool:
     return done.stdout.strip() == CGROUP2_MAGIC
 
 
+def counts_processes() -> bool:
+    """Whether the unified hierarchy can bound the processes of a container; a nested one may not."""
+    return unified() and "pids" in Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
+
+
 def may_raise_limits() -> bool:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
@@ -102,7 +107,7 @@ def _within_hard_limit(number: int) -> int:
 
 
 def containers_conf(*, private: bool, bounded: bool) -> str:
-    """podman's settings here: `private` without unified cgroups, `bounded` without CAP_SYS_RESOURCE."""
+    """podman's settings here: `private` where cgroups count no processes, `bounded` without CAP_SYS_RESOURCE."""
     containers = []
     if bounded:
         numbers = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
@@ -117,10 +122,12 @@ def containers_conf(*, private: bool, bounded: bool) -> str:
 
 
 def missing_packages() -> list[str]:
+    # A login that is not root has no sbin on its PATH, and sudo keeps that PATH.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     return [
         package
         for probe, package in PACKAGES.items()
-        if not (Path(probe).exists() if probe.startswith("/") else shutil.which(probe))
+        if not (Path(probe).exists() if probe.startswith("/") else shutil.which(probe, path=path))
     ]
 
 
@@ -216,7 +223,7 @@ def prepare_environment() -> None:
     """Set what commands in the sandbox rely on. Called as root."""
     RUNTIME.mkdir(parents=True, exist_ok=True)
     configuration = RUNTIME / "containers.conf"
-    configuration.write_text(containers_conf(private=not unified(), bounded=not may_raise_limits()))
+    configuration.write_text(containers_conf(private=not counts_processes(), bounded=not may_raise_limits()))
     environment = CHECKOUT / ".venv"
     os.environ.update(
         CONTAINERS_CONF=str(configuration),
