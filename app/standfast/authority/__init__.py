@@ -15,11 +15,15 @@ from standfast.authority.component import COMPONENT
 from standfast.authority.epoch import (
     Operations,
     agrees,
+    end_era,
     initialise,
+    new_epoch,
     operations,
     pause,
+    refuse_other_marker,
     replace,
     resume,
+    resume_within,
 )
 from standfast.authority.fence import Claim, FencedNow, StaleClaim, admits, assert_current, fenced
 from standfast.authority.lock import refuse_while_held, writer_lock
@@ -43,16 +47,20 @@ __all__ = [
     "assert_current",
     "claim_next",
     "claim_own",
+    "end_era",
     "fenced",
     "host_identity",
     "initialise",
+    "new_epoch",
     "operations",
     "pause",
     "refuse_other_host",
+    "refuse_other_marker",
     "refuse_while_held",
     "renew",
     "replace",
     "resume",
+    "resume_within",
     "take_next",
     "writer_lock",
 ]

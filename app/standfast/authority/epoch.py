@@ -58,7 +58,7 @@ def initialise(connection: sqlite3.Connection, layout: Layout, now: float, host:
     with immediate(connection, "initialise"):
         if connection.execute("SELECT 1 FROM operations").fetchone():
             return False
-        epoch = _new_epoch()
+        epoch = new_epoch()
         markers.write(layout.marker, Marker(epoch=epoch, host=host))
         triggers.reach("initialise.marker_written")
         connection.execute("INSERT INTO operations VALUES (1, ?, 0, 'initialised', ?)", (epoch, now))
@@ -67,7 +67,8 @@ def initialise(connection: sqlite3.Connection, layout: Layout, now: float, host:
 
 def pause(connection: sqlite3.Connection, reason: str, now: float) -> bool:
     """Stop all authority of this era, running claims too; False when already paused."""
-    return _set_paused(connection, paused=True, reason=reason, now=now)
+    with immediate(connection, "pause"):
+        return _set_paused(connection, paused=True, reason=reason, now=now)
 
 
 def resume(connection: sqlite3.Connection, marker: Path, reason: str, now: float) -> bool:
@@ -75,6 +76,18 @@ def resume(connection: sqlite3.Connection, marker: Path, reason: str, now: float
 
     Raises Refused ``marker_disagrees`` when the marker does not name the database's epoch.
     """
+    with immediate(connection, "pause"):
+        return resume_within(connection, marker, reason, now)
+
+
+def resume_within(connection: sqlite3.Connection, marker: Path, reason: str, now: float) -> bool:
+    """``resume`` inside the caller's transaction, for a resumption that is one with other writes."""
+    refuse_other_marker(connection, marker)
+    return _set_paused(connection, paused=False, reason=reason, now=now)
+
+
+def refuse_other_marker(connection: sqlite3.Connection, marker: Path) -> None:
+    """Raise Refused ``marker_disagrees`` unless the marker names the database's epoch."""
     if not agrees(connection, marker):
         raise Refused(
             "marker_disagrees",
@@ -82,48 +95,56 @@ def resume(connection: sqlite3.Connection, marker: Path, reason: str, now: float
             observed=f"{marker}: {markers.read_epoch(marker) or 'unavailable'}",
             remedy="the end of an era was cut short, or this is a copy: adopt the state directory first",
         )
-    return _set_paused(connection, paused=False, reason=reason, now=now)
 
 
 def replace(connection: Store, layout: Layout, reason: str, now: float, host: str | None = None) -> str:
-    """End the era: new epoch, paused, leases dropped, interrupted work READY again. Returns the new epoch.
+    """End the era of the live store and write its new marker; returns the new epoch.
 
-    In one transaction: the control row gets a new epoch and is paused; RUNNING work goes back to READY with
-    generation + 1, no owner and no lease, marked as interrupted under the new epoch; then every component's
-    ``on_epoch_end`` runs. Only after that commit is the marker written. A kill in between leaves the new,
-    paused epoch in the database and the old one in the marker: the fence refuses every claim, nothing can be
-    claimed or resumed, and calling ``replace`` again completes it under one more epoch. (The other order
-    could leave a database that says "not paused, old epoch" with only the marker against it.)
+    Only after ``end_era`` is committed is the marker written. A kill in between leaves the new, paused epoch
+    in the database and the old one in the marker: the fence refuses every claim, nothing can be claimed or
+    resumed, and calling ``replace`` again completes it under one more epoch. (The other order could leave a
+    database that says "not paused, old epoch" with only the marker against it.)
     """
     host = host or host_identity()
-    epoch = _new_epoch()
+    epoch = new_epoch()
     with immediate(connection, "replace"):
-        operations(connection)  # an uninitialised store has no era to end
-        connection.execute(
-            "UPDATE operations SET epoch = ?, paused = 1, reason = ?, changed_at = ? WHERE id = 1",
-            (epoch, reason[:_REASON_LENGTH], now),
-        )
-        connection.execute(
-            "UPDATE work SET status = 'READY', generation = generation + 1, owner = NULL, epoch = NULL,"
-            " claimed_at = NULL, lease_until = NULL, interrupted_epoch = ? WHERE status = 'RUNNING'",
-            (epoch,),
-        )
-        end_epoch(connection, connection.components)
+        end_era(connection, epoch, reason, now)
     markers.write(layout.marker, Marker(epoch=epoch, host=host))
     triggers.reach("replace.marker_written")
     return epoch
 
 
-def _set_paused(connection: sqlite3.Connection, *, paused: bool, reason: str, now: float) -> bool:
-    with immediate(connection, "pause"):
-        if operations(connection).paused == paused:
-            return False
-        connection.execute(
-            "UPDATE operations SET paused = ?, reason = ?, changed_at = ? WHERE id = 1",
-            (int(paused), reason[:_REASON_LENGTH], now),
-        )
-    return True
+def end_era(connection: Store, epoch: str, reason: str, now: float) -> None:
+    """Inside the caller's transaction: the one place where an era ends, in a live store or a staged image.
+
+    The control row gets the new epoch and is paused; RUNNING work goes back to READY with generation + 1, no
+    owner and no lease, marked as interrupted under the new epoch; then every component's ``on_epoch_end``
+    runs. ``epoch`` comes from ``new_epoch``; the marker is the caller's business, after the commit.
+    """
+    operations(connection)  # an uninitialised store has no era to end
+    connection.execute(
+        "UPDATE operations SET epoch = ?, paused = 1, reason = ?, changed_at = ? WHERE id = 1",
+        (epoch, reason[:_REASON_LENGTH], now),
+    )
+    connection.execute(
+        "UPDATE work SET status = 'READY', generation = generation + 1, owner = NULL, epoch = NULL,"
+        " claimed_at = NULL, lease_until = NULL, interrupted_epoch = ? WHERE status = 'RUNNING'",
+        (epoch,),
+    )
+    end_epoch(connection, connection.components)
 
 
-def _new_epoch() -> str:
+def new_epoch() -> str:
+    """The name of an era that never was: 32 random hex digits."""
     return secrets.token_hex(16)
+
+
+def _set_paused(connection: sqlite3.Connection, *, paused: bool, reason: str, now: float) -> bool:
+    """Inside the caller's transaction."""
+    if operations(connection).paused == paused:
+        return False
+    connection.execute(
+        "UPDATE operations SET paused = ?, reason = ?, changed_at = ? WHERE id = 1",
+        (int(paused), reason[:_REASON_LENGTH], now),
+    )
+    return True

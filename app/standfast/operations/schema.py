@@ -1,12 +1,13 @@
 """Every component of the store, in the order in which their tables refer to each other."""
 
 from standfast.authority import COMPONENT as AUTHORITY
+from standfast.operations.recovery.component import COMPONENT as RECOVERY
 from standfast.orders.component import COMPONENT as ORDERS
 from standfast.shop.schema import COMPONENT as SHOP
 from standfast.store import Component
 from standfast.work import COMPONENT as WORK
 
-COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, ORDERS, SHOP)
+COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, ORDERS, SHOP, RECOVERY)
 
 
 def understood() -> dict[str, int]:

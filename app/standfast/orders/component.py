@@ -193,7 +193,10 @@ _TRIGGERS = (
 
 
 def _authority_ends(connection: sqlite3.Connection) -> None:
-    """No approval and no reservation outlives its era; what was sent stays: it is a fact about the world."""
+    """No approval and no reservation outlives its era; what was sent stays: it is a fact about the world.
+
+    So does what waits for orders: once operations resume, the work ends with a report of what came of them.
+    """
     connection.execute("UPDATE approvals SET revoked = 1 WHERE revoked = 0")
     connection.execute(
         "UPDATE orders SET status = 'REVOKED', reserved_cents = 0, note = 'the era ended',"
@@ -201,7 +204,6 @@ def _authority_ends(connection: sqlite3.Connection) -> None:
         " WHERE status IN ('DRAFT', 'APPROVED')"
     )
     connection.execute("UPDATE orders SET reserved_cents = 0 WHERE reserved_cents > 0")
-    connection.execute("DELETE FROM order_waits")
 
 
 COMPONENT = Component(

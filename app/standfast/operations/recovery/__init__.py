@@ -1,0 +1,1 @@
+"""Recovering the account after an era ended: what the supplier accepted, and what is really there."""
