@@ -44,7 +44,7 @@ def awaiting(connection: sqlite3.Connection, marker: Path) -> Operations:
     if not is_awaiting(connection, control.epoch):
         raise Refused(
             "not_awaiting_recovery",
-            "operations are paused, but this epoch does not begin with a restore: no recovery ends this pause",
+            "operations are paused, but no era ended: no recovery ends this pause",
             observed=f"epoch {control.epoch}, paused: {control.reason}",
             remedy="a restore was cut short: restore again from the same backup",
         )
