@@ -8,6 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` by ``data`` atomically; an earlier file stays whole until then."""
@@ -30,6 +32,38 @@ def create_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     sync_folder(path.parent)
 
 
+def create_folder(path: Path, mode: int = 0o700) -> None:
+    """Make a new folder and its name durable; FileExistsError when ``path`` is taken, by a link too."""
+    path.mkdir(mode)
+    path.chmod(mode)  # whatever the umask took away
+    sync_folder(path.parent)
+
+
+def create_empty(path: Path, mode: int = 0o600) -> None:
+    """A new empty file for a writer that fills it by name; FileExistsError when ``path`` is taken."""
+    descriptor = os.open(path, _CREATE, mode)
+    try:
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make what ``path`` holds durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(partial: Path, path: Path) -> None:
+    """Give a finished, synced file of the same folder its name; FileExistsError when ``path`` is taken."""
+    os.link(partial, path)
+    partial.unlink()
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in ``folder`` as durable as the files behind them."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -41,8 +75,7 @@ def sync_folder(folder: Path) -> None:
 
 def _temporary(path: Path, data: bytes, mode: int) -> Path:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, mode)
+    descriptor = os.open(temporary, _CREATE, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)  # whatever the umask took away

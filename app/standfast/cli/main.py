@@ -56,6 +56,7 @@ COMMANDS: dict[str, str] = {
     "order": "Orders: list, show, approve, revoke, send, resolve, deliver.",
     "stock": "The shop's stock and its events.",
     "skill": "The text that shapes the morning brief.",
+    "backup": "Backups: create, list, verify, prune.",
     "unit": "The systemd unit of this release.",
     "env": "The operator's environment file.",
     "receipt": "Operation receipts: record, list, show, verify.",

@@ -10,6 +10,11 @@ from pydantic import BaseModel
 
 PUBLISHED: dict[str, str] = {
     "adopted": "standfast.operations.adopting:Adopted",
+    "backup-created": "standfast.operations.backup.creating:Created",
+    "backup-list": "standfast.operations.backup.listing:BackupList",
+    "backup-manifest": "standfast.operations.backup.manifest:BackupManifest",
+    "backup-pruned": "standfast.operations.backup.retention:Pruned",
+    "backup-verification": "standfast.operations.backup.verifying:Verification",
     "canary": "standfast.operations.canary:CanaryResult",
     "env-change": "standfast.operations.environment:EnvironmentChange",
     "env-check": "standfast.operations.environment:EnvironmentCheck",

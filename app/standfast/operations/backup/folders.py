@@ -1,0 +1,166 @@
+"""Where backups lie: the names of their folders, the folder of them all, and who may change it now."""
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from standfast.durable import create_folder, write_file
+from standfast.errors import Refused
+from standfast.layout import Layout
+
+SNAPSHOT = "snapshot.sqlite"
+PARTIAL = "snapshot.sqlite.partial"
+"""The snapshot while it is made; it never has more permissions than later."""
+MANIFEST = "manifest.json"
+"""Written last: a folder without it is no backup."""
+MAKING = "making"
+"""There from a folder's first moment until its manifest is: only what holds it is ever cleaned up."""
+VERIFIED = "verified.json"
+REHEARSED = "rehearsed.json"
+"""In a backup's folder the result of its own last rehearsal; in the folder of them all, of the last one."""
+FAILED = "failed.json"
+"""In the folder of all backups: why the last attempt failed; gone after the next good one."""
+SEQUENCE = "sequence"
+"""In the folder of all backups: the highest number that was given out."""
+SIDECARS = ("-wal", "-shm", "-journal")
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+OWN_FILES = {REHEARSED, FAILED, SEQUENCE}
+"""What lies beside the backups and belongs there."""
+
+_NAME = re.compile(
+    r"(?P<sequence>\d{6,12})-(?P<made>\d{8}T\d{6}Z)-(?P<release>[A-Za-z0-9][A-Za-z0-9_.+-]{0,99})"
+)
+
+
+def folder_name(sequence: int, made_at: float, release: str) -> str:
+    """`000007-20260301T060000Z-RELEASE`: sorted by name they are sorted by sequence."""
+    made = datetime.fromtimestamp(made_at, UTC).strftime("%Y%m%dT%H%M%SZ")
+    return f"{sequence:06d}-{made}-{release}"
+
+
+def sequence_in(name: str) -> int | None:
+    """The sequence of a backup folder's name; None for any other name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found["sequence"])
+
+
+def seconds_of(text: str) -> float:
+    """Epoch seconds of an RFC 3339 time; ValueError when it is none."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def backups_folder(layout: Layout, *, make: bool = False) -> Path:
+    """The folder of all backups, refused unless it is a private folder of this user.
+
+    Raises Refused: `backups_absent`, `backups_folder` (a link, a file), `backups_mode`, `backups_owner`.
+    """
+    folder = layout.backups
+    if make and not os.path.lexists(folder):
+        try:
+            create_folder(folder, FOLDER_MODE)
+        except FileExistsError:
+            pass  # another process was faster
+        except OSError as error:
+            raise _absent(folder, error.strerror or "") from error
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        raise _absent(folder, error.strerror or "") from error
+    _refuse_shared(folder, found)
+    return folder
+
+
+def _absent(folder: Path, observed: str) -> Refused:
+    return Refused(
+        "backups_absent",
+        f"there is no folder for backups at {folder}",
+        observed=observed,
+        remedy=f"install the instance, or make it as its user: mkdir -m 0700 {folder}",
+    )
+
+
+def _refuse_shared(folder: Path, found: os.stat_result) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(
+            "backups_folder",
+            f"{folder} is not a folder",
+            observed="a link" if stat.S_ISLNK(found.st_mode) else "a file",
+            remedy="move it away; to keep a backup elsewhere, name the place with --to",
+        )
+    if stat.S_IMODE(found.st_mode) != FOLDER_MODE:
+        raise Refused(
+            "backups_mode",
+            f"{folder} is open to other users",
+            observed=f"mode {stat.S_IMODE(found.st_mode):04o}",
+            remedy=f"chmod 0700 {folder}",
+        )
+    if found.st_uid != os.geteuid():
+        raise Refused(
+            "backups_owner",
+            f"{folder} belongs to another user",
+            observed=f"uid {found.st_uid}, running as uid {os.geteuid()}",
+            remedy="run it as the service user",
+        )
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only one that makes or removes backups of this instance; Refused `backup_running` otherwise."""
+    with _locked(folder, fcntl.LOCK_EX) as mine:
+        if not mine:
+            raise Refused(
+                "backup_running",
+                "another backup of this instance is being made or removed",
+                observed=f"{folder} is locked",
+                remedy="wait until it has ended; `standfast backup list` shows what there is",
+            )
+        yield
+
+
+@contextmanager
+def in_use(backup: Path) -> Iterator[None]:
+    """Keep one backup from being pruned while it is read."""
+    with _locked(backup, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def unused(backup: Path) -> Iterator[bool]:
+    """Whether nobody reads this backup; nobody begins to, while the block lasts."""
+    with _locked(backup, fcntl.LOCK_EX) as mine:
+        yield mine
+
+
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[bool]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def next_sequence(folder: Path) -> int:
+    """The number after every one that was given out, whatever clocks said. The caller is `alone`."""
+    try:
+        kept = int((folder / SEQUENCE).read_text("ascii"))
+    except (OSError, ValueError):
+        kept = 0
+    return max([kept, *(sequence_in(path.name) or 0 for path in folder.iterdir())]) + 1
+
+
+def keep_sequence(folder: Path, sequence: int) -> None:
+    """Remember durably that the number was given out."""
+    write_file(folder / SEQUENCE, f"{sequence}\n".encode(), FILE_MODE)
