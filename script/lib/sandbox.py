@@ -107,7 +107,7 @@ def _within_hard_limit(number: int) -> int:
 
 
 def containers_conf(*, private: bool, bounded: bool) -> str:
-    """podman's settings here: `private` where cgroups count no processes, `bounded` without CAP_SYS_RESOURCE."""
+    """podman's settings here: `private` where cgroups count no processes, `bounded` without a capability."""
     containers = []
     if bounded:
         numbers = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}

@@ -179,12 +179,10 @@ def coverage() -> Part:
 
 
 def tidy() -> None:
-    """End the sandbox when nothing is left in it; what root made below build/ belongs to who started us."""
+    """End the sandbox when nothing is left in it; what root made belongs to who started us."""
     subprocess.run(as_root("settle"), cwd=CHECKOUT, check=False)
     if os.geteuid() != 0:
-        subprocess.run(
-            ["sudo", "chown", "-R", f"{os.getuid()}:{os.getgid()}", "build"], cwd=CHECKOUT, check=False
-        )
+        subprocess.run([str(CHECKOUT / "script/lib/as_root"), "true"], cwd=CHECKOUT, check=False)
 
 
 def everything() -> list[Outcome]:
