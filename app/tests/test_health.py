@@ -274,18 +274,6 @@ def test_a_sqlite_with_the_known_defect_is_a_note(version: tuple[int, int, int],
     assert (health.sqlite_facts(version).note is not None) is defect
 
 
-def test_the_newest_backup_with_a_manifest_counts(layout: Layout) -> None:
-    for name, age in (("one", 500), ("two", 100), ("three", 50)):
-        folder = layout.backups / name
-        folder.mkdir(parents=True)
-        if name != "three":  # without its manifest, which is written last, it is no backup
-            (folder / "manifest.json").write_text("{}")
-            os.utime(folder / "manifest.json", (NOW - age, NOW - age))
-    found = look(layout, NOW).last_backup
-    assert found is not None
-    assert (found.path, found.age_seconds) == (str(layout.backups / "two"), 100)
-
-
 def test_the_table_says_it_to_a_person(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     ask(layout, time.time() - 5_000)
     with opened(layout) as connection:

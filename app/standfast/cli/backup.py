@@ -7,14 +7,16 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, note, table, write
-from standfast.errors import BadInput
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.limits import Limits, Progress, Report
 from standfast.operations.backup.listing import Checked, listing, named
+from standfast.operations.backup.migrating import migrate
+from standfast.operations.backup.rehearsing import rehearse
 from standfast.operations.backup.retention import KEEP, prune
-from standfast.operations.backup.verifying import Verification, verify
+from standfast.operations.backup.verifying import Check, verify
+from standfast.operations.jobs import words
 
-app = group("Backups: create, list, verify, prune.")
+app = group("Backups: create, list, verify, prune, rehearse, migrate.")
 
 _EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -64,8 +66,8 @@ def create_(
     context = current(ctx)
     request = Request.of(
         to=to,
-        told=_kinds(with_),
-        copied=_kinds(copy),
+        told=words(with_),
+        copied=words(copy),
         asked_by=asked_by,
         release_after=release_after,
         limits=Limits(deadline=deadline, wal_cap=wal_cap, floor=floor),
@@ -121,7 +123,7 @@ def verify_(ctx: typer.Context, which: Which = None) -> None:
     context = current(ctx)
     path = named(context.layout, which, time.time())
     found = verify(path, report=_progress(), record=not context.check)
-    emit(ctx, found, lambda: _render_checks(found))
+    emit(ctx, found, lambda: _render_checks(found.path, found.ok, found.checks))
     if not found.ok:
         raise typer.Exit(EXIT_ATTENTION)
 
@@ -147,23 +149,53 @@ def prune_(
     emit(ctx, done, render)
 
 
-def _render_checks(found: Verification) -> None:
-    facts([("backup", found.path), ("verdict", "good" if found.ok else "NOT GOOD")])
-    table(
-        ["CHECK", "OUTCOME", "OBSERVED"],
-        [[check.name, check.outcome, check.observed] for check in found.checks],
-    )
+@app.command(
+    "rehearse",
+    epilog=examples("standfast backup rehearse", "standfast --check backup rehearse"),
+)
+def rehearse_(ctx: typer.Context, which: Which = None) -> None:
+    """Restore a backup in a scratch place with this release's code and read it. Exit 4 when it is not good.
+
+    Records an operation receipt; the live store, its marker and the backup are not touched.
+    """
+    context = current(ctx)
+    done = rehearse(context.layout, which, report=_progress(), check=context.check)
+
+    def render() -> None:
+        if done.ok is None:
+            write(f"would rehearse {done.path}")
+            return
+        _render_checks(done.path, done.ok, done.checks)
+        facts([("seconds", f"{done.seconds:.1f}"), ("receipt", done.receipt)])
+
+    emit(ctx, done, render)
+    if done.ok is False:
+        raise typer.Exit(EXIT_ATTENTION)
+
+
+@app.command(
+    "migrate",
+    epilog=examples("standfast backup migrate 000007-20260301T060000Z-0.1.0-0a1b2c3d-9f8e7d6c --to /srv/m7"),
+)
+def migrate_(
+    ctx: typer.Context,
+    which: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A backup's name or folder.")],
+    to: Annotated[str, typer.Option(metavar="PATH", help="The folder to make.")],
+) -> None:
+    """Bring a backup of an older schema forward, as a copy; the original stays as it is."""
+    context = current(ctx)
+    done = migrate(context.layout, which, to, limits=Limits(), report=_progress(), check=context.check)
+    told = "would make" if done.check else "made"
+    emit(ctx, done, lambda: write(f"{told} {done.folder} from {done.source}, which stays"))
+
+
+def _render_checks(path: str, ok: bool, checks: list[Check]) -> None:
+    facts([("backup", path), ("verdict", "good" if ok else "NOT GOOD")])
+    table(["CHECK", "OUTCOME", "OBSERVED"], [[one.name, one.outcome, one.observed] for one in checks])
 
 
 def _checked(found: Checked | None) -> str:
     return "never" if found is None else f"{'ok' if found.ok else 'FAILED'} {found.at}"
-
-
-def _kinds(text: str) -> list[str]:
-    kinds = [word.strip() for word in text.split(",") if word.strip()]
-    if text and not kinds:
-        raise BadInput("--with and --copy take words with commas between them")
-    return kinds
 
 
 def _progress() -> Report:

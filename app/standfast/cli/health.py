@@ -17,7 +17,8 @@ def health(ctx: typer.Context) -> None:
     \b
     Attention: paused; marker and epoch disagree; another host's state; a store newer than the release;
     the service's process is gone; a READY item older than 15 minutes while not paused; a RUNNING item
-    claimed more than 30 minutes ago; reports or orders whose outcome is not known.
+    claimed more than 30 minutes ago; reports or orders whose outcome is not known; once backups are made:
+    a last backup older than 36 hours or failed, a last rehearsal older than 8 days or failed.
     """
     found = look(current(ctx).layout, time.time())
     emit(ctx, found, lambda: _render(found))
@@ -39,7 +40,8 @@ def _render(found: Health) -> None:
             ("uncertain", f"orders {found.uncertain_orders}  reports {found.uncertain_reports}"),
             ("pending approvals", found.pending_approvals),
             ("spending", _spending(found.spending)),
-            ("last backup", f"{found.last_backup.made_at}" if found.last_backup else "none"),
+            ("last backup", _backup(found)),
+            ("last rehearsal", _rehearsal(found)),
             ("store", "  ".join(f"{name} {version}" for name, version in found.schema_versions.items())),
             ("SQLite", found.sqlite.version),
         ]
@@ -78,6 +80,21 @@ def _authority(found: Health) -> str:
 def _finished(found: Health) -> str:
     latest = found.last_finished
     return f"{latest.work}, {_seconds(latest.age_seconds)} ago" if latest else "nothing yet"
+
+
+def _backup(found: Health) -> str:
+    last = found.last_backup
+    if last is None:
+        return "none"
+    verified = {None: "never verified", True: "verified", False: "NOT GOOD"}[last.verified]
+    return f"{last.made_at}, {_seconds(last.age_seconds)} ago, {verified}"
+
+
+def _rehearsal(found: Health) -> str:
+    last = found.last_rehearsal
+    if last is None:
+        return "none"
+    return f"{last.at}, {_seconds(last.age_seconds)} ago, {'good' if last.ok else 'FAILED'}"
 
 
 def _seconds(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`standfast unit`: the systemd unit of this release."""
+"""`standfast unit`: the systemd units of this release."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import current, emit, examples, group, write
+from standfast.errors import BadInput
+from standfast.operations.jobs import Job, describe_job
 from standfast.operations.unit import MAX_UNIT, compare, describe, read_unit
 
-app = group("The systemd unit of this release.")
+app = group("The systemd units of this release.")
 
 
 @app.command(
@@ -17,10 +19,12 @@ app = group("The systemd unit of this release.")
         "standfast unit",
         "standfast unit --compare ~/.config/systemd/user/lucy-agent.service",
         "standfast --json unit --instance lucy-agent",
+        "standfast unit --job backup --part timer --on-calendar '*-*-* 02:00:00 UTC'",
     )
 )
 def unit(
     ctx: typer.Context,
+    *,
     instance: Annotated[
         str | None, typer.Option(metavar="NAME", help="Instance name [default: the root's own].")
     ] = None,
@@ -28,9 +32,33 @@ def unit(
         str | None,
         typer.Option("--compare", metavar="FILE", help="Refused (exit 3) where lines differ; - reads stdin."),
     ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="A scheduled job's unit instead: backup or rehearse."),
+    ] = None,
+    part: Annotated[str, typer.Option(metavar="PART", help="Of a job: service or timer.")] = "service",
+    on_calendar: Annotated[
+        str | None,
+        typer.Option(metavar="EXPR", help="Of a timer [default: daily 03:15, rehearsals Sunday 04:15, UTC]."),
+    ] = None,
+    keep: Annotated[int, typer.Option(help="Of the backup job: as of `backup prune`.")] = Job.keep,
+    days: Annotated[int, typer.Option(help="Of the backup job: as of `backup prune`.")] = Job.days,
+    with_: Annotated[
+        str, typer.Option("--with", metavar="KINDS", help="Of the backup job: as of `backup create`.")
+    ] = "",
+    copy: Annotated[
+        str, typer.Option(metavar="KINDS", help="Of the backup job: as of `backup create`.")
+    ] = "",
 ) -> None:
     """Print the unit text of the release that runs this, or compare a file with it."""
-    described = describe(current(ctx).layout, instance)
+    layout = current(ctx).layout
+    if job is None:
+        if on_calendar is not None:
+            raise BadInput("--on-calendar belongs to a timer: name it with --job and --part timer")
+        described = describe(layout, instance)
+    else:
+        wanted = Job(job, on_calendar=on_calendar, keep=keep, days=days, told=with_, copied=copy)
+        described = describe_job(layout, instance, wanted, part)
     if compare_with is None:
         emit(ctx, described, lambda: write(described.text.removesuffix("\n")))
         return

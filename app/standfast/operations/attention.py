@@ -16,6 +16,12 @@ from standfast.authority import Operations, host_identity, refuse_other_host
 from standfast.clock import rfc3339
 from standfast.errors import Refused
 from standfast.layout import Layout
+from standfast.operations.backup.standing import (
+    BACKUP_SECONDS,
+    REHEARSAL_SECONDS,
+    Standing,
+    is_ahead,
+)
 
 if TYPE_CHECKING:
     from standfast.operations.health import Health
@@ -44,6 +50,10 @@ class Attention(BaseModel):
         "blocked_old",
         "uncertain_reports",
         "uncertain_orders",
+        "backup_old",
+        "backup_failed",
+        "rehearsal_old",
+        "rehearsal_failed",
     ]
     observed: str
     remedy: str
@@ -61,6 +71,7 @@ class Seen:
     """For reading only, in the transaction of the whole look."""
     now: float
     """Epoch seconds."""
+    backups: Standing
 
 
 @dataclass(frozen=True)
@@ -194,6 +205,61 @@ def uncertain_orders(seen: Seen) -> Found | None:
     )
 
 
+def backup_old(seen: Seen) -> Found | None:
+    """Too much of the business is in one place only."""
+    if seen.backups.since is None:
+        return None
+    newest = seen.backups.newest
+    if newest is not None and is_ahead(seen.backups):
+        return Found(
+            f"the newest backup is dated {seen.backups.ahead:.0f} s in the future: its age is not known",
+            "set the host's clock right, then `standfast backup create`",
+        )
+    age = seen.now - seen.backups.since if newest is None else newest.age_seconds
+    if age <= BACKUP_SECONDS:
+        return None
+    limit = f"(limit {BACKUP_SECONDS / 3600:.0f} h)"
+    told = f"no backup for {age / 3600:.1f} h {limit}"
+    if newest is not None:
+        told = f"the newest backup is {age / 3600:.1f} h old {limit}"
+    return Found(told, "`standfast backup create`; then see why the timer did not")
+
+
+def backup_failed(seen: Seen) -> Found | None:
+    """The last attempt gave none, or the newest is no good."""
+    newest = seen.backups.newest
+    told = seen.backups.failure
+    if told is None and newest is not None and newest.problem and not is_ahead(seen.backups):
+        told = f"{newest.name}: {newest.problem}"
+    return None if told is None else Found(told, "mend what it says, then `standfast backup create`")
+
+
+def rehearsal_old(seen: Seen) -> Found | None:
+    """Nobody knows any more whether the backups can be restored."""
+    last, oldest = seen.backups.rehearsal, seen.backups.oldest
+    if oldest is None:
+        return None
+    age = seen.now - oldest if last is None else last.age_seconds
+    if age <= REHEARSAL_SECONDS:
+        return None
+    told = "no backup was ever rehearsed, the oldest is" if last is None else "the last rehearsal is"
+    return Found(
+        f"{told} {age / 86400:.1f} days old (limit {REHEARSAL_SECONDS / 86400:.0f} days)",
+        "`standfast backup rehearse`; then see why the timer did not",
+    )
+
+
+def rehearsal_failed(seen: Seen) -> Found | None:
+    """A backup could not be restored, or did not say what it should."""
+    last = seen.backups.rehearsal
+    if last is None or last.ok:
+        return None
+    return Found(
+        f"the rehearsal of {last.path} failed at {last.at}",
+        "`standfast receipt show` says where; make a new backup and rehearse that",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     paused,
     marker_disagrees,
@@ -205,5 +271,9 @@ RULES: tuple[Rule, ...] = (
     blocked_old,
     uncertain_reports,
     uncertain_orders,
+    backup_old,
+    backup_failed,
+    rehearsal_old,
+    rehearsal_failed,
 )
 """A new rule is a function above, a line here, and its name in `Attention`."""

@@ -18,6 +18,7 @@ from standfast.clock import rfc3339
 from standfast.errors import Refused
 from standfast.layout import Layout, running_release
 from standfast.operations.attention import Attention, Seen, attention
+from standfast.operations.backup.standing import LastBackup, LastRehearsal, standing
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import understood
 from standfast.store import open_readonly, schema_versions
@@ -44,14 +45,6 @@ class LastFinished(BaseModel):
     age_seconds: float
     run: ServiceRun | None
     """The run that finished it."""
-
-
-class LastBackup(BaseModel):
-    """The newest backup that has a manifest."""
-
-    path: str
-    made_at: str
-    age_seconds: float
 
 
 class Spending(BaseModel):
@@ -103,6 +96,7 @@ class Health(BaseModel):
     spending: Spending
     last_finished: LastFinished | None
     last_backup: LastBackup | None
+    last_rehearsal: LastRehearsal | None
     service: ServiceRun | None
     """The start of the service that came last."""
     sqlite: Sqlite
@@ -139,6 +133,7 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
     control = operations(connection)
     waiting, counted = work.ages(connection, now), work.counts(connection)
     open_orders = orders.counts(connection)
+    backups = standing(layout, now)
     health = Health(
         ok=True,
         attention=[],
@@ -159,11 +154,12 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         pending_approvals=open_orders["DRAFT"],
         spending=_spending(orders.spending(connection, now)),
         last_finished=_last_finished(connection, now),
-        last_backup=last_backup(layout.backups, now),
+        last_backup=backups.last_backup,
+        last_rehearsal=backups.rehearsal,
         service=_service(work.latest_run(connection), layout),
         sqlite=sqlite_facts(sqlite3.sqlite_version_info),
     )
-    asked = attention(Seen(health, control, layout, connection, now))
+    asked = attention(Seen(health, control, layout, connection, now, backups))
     return health.model_copy(update={"ok": not asked, "attention": asked, "notes": _notes(health)})
 
 
@@ -223,18 +219,6 @@ def _state_in(words: list[bytes]) -> str | None:
 
 def _age(then: float, now: float) -> float:
     return round(max(0.0, now - then), 3)
-
-
-def last_backup(folder: Path, now: float) -> LastBackup | None:
-    """The backup whose manifest, which is written last, is the newest."""
-    try:
-        manifests = [(path.stat().st_mtime, path) for path in folder.glob("*/manifest.json")]
-    except OSError:
-        return None
-    if not manifests:
-        return None
-    made_at, manifest = max(manifests)
-    return LastBackup(path=str(manifest.parent), made_at=rfc3339(made_at), age_seconds=_age(made_at, now))
 
 
 def sqlite_facts(version: tuple[int, int, int]) -> Sqlite:

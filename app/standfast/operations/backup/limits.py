@@ -54,16 +54,18 @@ class Guard:
         self,
         limits: Limits,
         *,
-        live: Path,
+        live: Path | None,
         target: Path,
         canceled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`live`: the live database; `target`: the folder that the copy goes to. Both are only looked at."""
+        """`live`: the live database that is copied, or None for a sealed source; `target`: the folder that
+        the copy goes to. Both are only looked at.
+        """
         self.limits = limits
         self._until = time.monotonic() + limits.deadline
-        self._wal = live.with_name(live.name + "-wal")
+        self._wal = None if live is None else live.with_name(live.name + "-wal")
         self._wal_before = _size(self._wal)
-        self._folders = {live.parent, target}
+        self._folders = {target} if live is None else {live.parent, target}
         self._canceled = canceled
 
     def left(self) -> float:
@@ -143,8 +145,8 @@ def cancelable() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _size(path: Path) -> int:
+def _size(path: Path | None) -> int:
     try:
-        return path.stat().st_size
+        return 0 if path is None else path.stat().st_size
     except OSError:
         return 0

@@ -75,7 +75,7 @@ class BackupManifest(_Part):
     release: str
     """The release that took it; `source` outside a release."""
     releases: Releases | None = None
-    schema_versions: Annotated[dict[str, Count], Field(alias="schema")]
+    schema_versions: dict[str, Count] = Field(alias="schema")
     """The version of every component."""
     application_id: int
     epoch: str
@@ -170,8 +170,11 @@ def read_private(path: Path) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        data = file.read(LONGEST + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(LONGEST + 1)
+    finally:
+        os.close(descriptor)
     return None if len(data) > LONGEST else data

@@ -87,18 +87,18 @@ def _verify(path: Path, report: Report, *, record: bool) -> Verification:
 def _looked_at(path: Path, manifest: BackupManifest, report: Report) -> Iterator[Check]:
     """Each check relies on those before it, so the first fault of the file ends them."""
     file = path / SNAPSHOT
-    yield _check("private", lambda: _private(path))
+    yield looked("private", lambda: _private(path))
     for name, look in (
         ("sealed", lambda: _sealed(file)),
-        ("bytes", lambda: _equal(file.stat().st_size, manifest.bytes)),
-        ("sha256", lambda: _equal(snapshot.digest(file, report=report), manifest.sha256)),
+        ("bytes", lambda: equal(file.stat().st_size, manifest.bytes)),
+        ("sha256", lambda: equal(snapshot.digest(file, report=report), manifest.sha256)),
     ):
-        found = _check(name, look)
+        found = looked(name, look)
         yield found
         if found.outcome == "fail":
             return
     yield from checks_inside(file, manifest)
-    yield _check("companions", lambda: _companions(path, manifest))
+    yield looked("companions", lambda: _companions(path, manifest))
 
 
 def checks_inside(file: Path, manifest: BackupManifest) -> Iterator[Check]:
@@ -106,18 +106,19 @@ def checks_inside(file: Path, manifest: BackupManifest) -> Iterator[Check]:
     with snapshot.sealed(file) as copy:
         looks: tuple[tuple[str, Look], ...] = (
             ("application", lambda: _application(copy, manifest)),
-            ("schema", lambda: _equal(schema_versions(copy), manifest.schema_versions)),
+            ("schema", lambda: equal(schema_versions(copy), manifest.schema_versions)),
             ("integrity", lambda: _none(snapshot.damage(copy), "integrity_check: ok")),
             ("foreign keys", lambda: _none(snapshot.dangling(copy), "no reference dangles")),
-            ("epoch", lambda: _equal(_epoch(copy), manifest.epoch)),
+            ("epoch", lambda: equal(_epoch(copy), manifest.epoch)),
             ("rows", lambda: _alike(meaning.rows(copy), manifest.rows)),
             ("totals", lambda: _alike(meaning.totals(copy).model_dump(), manifest.totals.model_dump())),
         )
         for name, look in looks:
-            yield _check(name, look)
+            yield looked(name, look)
 
 
-def _check(name: str, look: Look) -> Check:
+def looked(name: str, look: Look) -> Check:
+    """What a look gave: its words, or its fault."""
     try:
         return Check(name=name, outcome="pass", observed=look())
     except (Fault, Refused, OSError, sqlite3.Error) as error:
@@ -155,8 +156,8 @@ def _application(copy: sqlite3.Connection, manifest: BackupManifest) -> str:
     seen = copy.execute("PRAGMA application_id").fetchone()[0]
     if seen != APPLICATION_ID:
         raise Fault(f"application_id {seen:#x} is another application's")
-    _equal(seen, manifest.application_id)
-    _equal(copy.execute("PRAGMA page_size").fetchone()[0], manifest.page_size)
+    equal(seen, manifest.application_id)
+    equal(copy.execute("PRAGMA page_size").fetchone()[0], manifest.page_size)
     return f"application_id {seen:#x}"
 
 
@@ -164,7 +165,8 @@ def _epoch(copy: sqlite3.Connection) -> str:
     return str(copy.execute("SELECT epoch FROM operations WHERE id = 1").fetchone()[0])
 
 
-def _equal(seen: object, wanted: object) -> str:
+def equal(seen: object, wanted: object) -> str:
+    """What was seen; Fault when the manifest (or the release) says something else."""
     if seen != wanted:
         raise Fault(f"it is {seen}, the manifest says {wanted}")
     return str(seen)
@@ -197,7 +199,7 @@ def _companions(path: Path, manifest: BackupManifest) -> str:
         file = path / one.copied
         if not file.resolve().is_relative_to(path.resolve()) or file.is_symlink():
             raise Fault(f"{one.copied} leads out of the backup")
-        _equal(file.stat().st_size, one.bytes)
+        equal(file.stat().st_size, one.bytes)
         if one.sha256 is not None:
-            _equal(snapshot.digest(file), one.sha256)
+            equal(snapshot.digest(file), one.sha256)
     return f"{len(copied)} copies"
