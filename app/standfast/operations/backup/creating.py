@@ -86,7 +86,7 @@ class Request:
         limits: Limits | None = None,
     ) -> "Request":
         """From what an operator typed; BadInput names what is wrong."""
-        asked_by = asked_by or getpass.getuser()
+        asked_by = asked_by or _user()
         for name, text in (("--asked-by", asked_by), ("--release-after", release_after or "x")):
             if not text.strip() or not text.isprintable() or len(text) > _LONGEST_NAME:
                 raise BadInput(f"{name}: one line of 1 to {_LONGEST_NAME} printable characters")
@@ -100,6 +100,13 @@ class Request:
             release_after=release_after,
             limits=limits,
         )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.geteuid()}"
 
 
 def create(layout: Layout, request: Request, *, report: Report = quiet, check: bool = False) -> Created:
