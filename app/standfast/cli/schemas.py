@@ -9,6 +9,7 @@ from typing import cast
 from pydantic import BaseModel
 
 PUBLISHED: dict[str, str] = {
+    "account-inspected": "standfast.operations.recovery.inspecting:Inspected",
     "adopted": "standfast.operations.adopting:Adopted",
     "backup-created": "standfast.operations.backup.creating:Created",
     "backup-list": "standfast.operations.backup.listing:BackupList",
@@ -36,6 +37,9 @@ PUBLISHED: dict[str, str] = {
     "receipt-list": "standfast.receipts.model:ReceiptList",
     "receipt-recorded": "standfast.receipts.model:Recorded",
     "receipt-verification": "standfast.receipts.model:Verification",
+    "recovered": "standfast.operations.recovery.applying:Recovered",
+    "recovery-plan": "standfast.operations.recovery.plan:Plan",
+    "recovery-plan-edited": "standfast.operations.recovery.questions:Edited",
     "release-build": "standfast.release.build:BuildResult",
     "release-list": "standfast.release.installed:ReleaseList",
     "release-manifest": "standfast.release.manifest:Manifest",
@@ -43,6 +47,7 @@ PUBLISHED: dict[str, str] = {
     "release-verification": "standfast.release.verify:ReleaseVerification",
     "report": "standfast.cli.report:ReportEntry",
     "report-list": "standfast.cli.report:ReportList",
+    "restored": "standfast.operations.restore.restoring:RestoreResult",
     "schedule-added": "standfast.cli.schedule:ScheduleAdded",
     "schedule-list": "standfast.cli.schedule:ScheduleList",
     "schedule-removed": "standfast.cli.schedule:ScheduleRemoved",

@@ -18,6 +18,7 @@ from standfast.orders.book import (
     Order,
     Spending,
     Step,
+    all_orders,
     approvals_of,
     counts,
     history_of,
@@ -29,6 +30,7 @@ from standfast.orders.book import (
     show_order,
     spending,
     stuck_orders,
+    told,
     with_digest,
 )
 from standfast.orders.client import (
@@ -49,6 +51,14 @@ from standfast.orders.intent import Intent, money, order_id
 from standfast.orders.policy import LONGEST_APPROVAL, POLICY_OPERATOR, Policy
 from standfast.orders.proposals import RECORD, Proposed, propose
 from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
+from standfast.orders.recovering import (
+    OrderEffect,
+    apply_effects,
+    foresee_orders,
+    refuse_differing,
+    refuse_forgotten,
+    refuse_invalid,
+)
 from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
 from standfast.orders.waiting import has_open_orders, left_blocked, wait, waits, wake
 
@@ -72,6 +82,7 @@ __all__ = [
     "HttpSupplier",
     "Intent",
     "Order",
+    "OrderEffect",
     "Policy",
     "Proposed",
     "Reconciled",
@@ -85,6 +96,8 @@ __all__ = [
     "SupplierAccount",
     "SupplierUnavailable",
     "Unclear",
+    "all_orders",
+    "apply_effects",
     "approvals_of",
     "approve",
     "begin",
@@ -94,6 +107,7 @@ __all__ = [
     "deliver",
     "due",
     "expire",
+    "foresee_orders",
     "give_up_waiting",
     "has_open_orders",
     "history_of",
@@ -108,6 +122,9 @@ __all__ = [
     "orders_of",
     "propose",
     "reconcile",
+    "refuse_differing",
+    "refuse_forgotten",
+    "refuse_invalid",
     "resolve",
     "revoke",
     "send",
@@ -116,6 +133,7 @@ __all__ = [
     "show_order",
     "spending",
     "stuck_orders",
+    "told",
     "transmit",
     "wait",
     "waits",

@@ -5,11 +5,17 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from standfast.errors import BadInput, Refused
-from standfast.orders.intent import Intent
+from standfast.orders.intent import Intent, money
 
 STATUSES = ("DRAFT", "APPROVED", "SENDING", "UNKNOWN", "CONFIRMED", "DELIVERED", "REJECTED", "REVOKED")
 OPEN = ("DRAFT", "APPROVED", "SENDING", "UNKNOWN")
 """Not yet settled: the work that asked waits for these."""
+_TOLD = {
+    "CONFIRMED": "the supplier accepted it",
+    "DELIVERED": "it was delivered",
+    "REJECTED": "the supplier refused it",
+    "REVOKED": "it was revoked and not sent",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,17 @@ def list_orders(connection: sqlite3.Connection, *, status: str | None = None, li
 def open_orders(connection: sqlite3.Connection) -> list[Order]:
     """Everything that is not settled, oldest first."""
     return _orders(connection, f"WHERE status IN {OPEN} ORDER BY seq")
+
+
+def told(order: Order) -> str:
+    """What a settled order came to, as one line of a report."""
+    what = f"{order.quantity} of {order.sku} for {money(order.total_cents, order.currency)}"
+    return f"- {what} from {order.target}: {_TOLD[order.status]} ({order.note})"
+
+
+def all_orders(connection: sqlite3.Connection) -> list[Order]:
+    """Every order there is, oldest first."""
+    return _orders(connection, "ORDER BY seq")
 
 
 def orders_of(connection: sqlite3.Connection, work: str) -> list[Order]:

@@ -202,28 +202,44 @@ def record_receipt(
             (note[:_NOTE_LENGTH], as_json(receipt), order.id),
         )
         return False
-    day = utc_day(now)
     connection.execute(
-        "INSERT INTO spending VALUES (1, ?, 0) ON CONFLICT DO UPDATE SET day = max(day, excluded.day)", (day,)
+        "INSERT INTO spending VALUES (1, ?, 0) ON CONFLICT DO UPDATE SET day = max(day, excluded.day)",
+        (utc_day(now),),
     )
+    day = str(connection.execute("SELECT day FROM spending").fetchone()[0])
+    note = f"accepted by the supplier: receipt {receipt.receipt_id}"
+    confirm(connection, order.id, receipt, day=day, note=note, now=now)
+    return True
+
+
+def confirm(
+    connection: sqlite3.Connection,
+    order: str,
+    receipt: "SupplierReceipt",
+    *,
+    day: str,
+    note: str,
+    now: float,
+) -> None:
+    """Inside the caller's transaction: CONFIRMED by a receipt that was compared, spent on the UTC ``day``."""
     connection.execute(
         "UPDATE orders SET status = 'CONFIRMED', reserved_cents = 0,"
-        " spent_cents = quantity * unit_cost_cents, spent_day = (SELECT day FROM spending),"
-        " receipt_id = ?, receipt = ?, next_look = NULL, note = ?,"
-        " changed_at = ? WHERE id = ?",
-        (
-            receipt.receipt_id,
-            as_json(receipt),
-            f"accepted by the supplier: receipt {receipt.receipt_id}"[:_NOTE_LENGTH],
-            now,
-            order.id,
-        ),
+        " spent_cents = quantity * unit_cost_cents, spent_day = ?,"
+        " receipt_id = ?, receipt = ?, next_look = NULL, note = ?, changed_at = ? WHERE id = ?",
+        (day, receipt.receipt_id, as_json(receipt), note[:_NOTE_LENGTH], now, order),
     )
-    return True
 
 
 def differences(connection: sqlite3.Connection, order: Order, receipt: "SupplierReceipt") -> Sequence[str]:
     """What in the receipt is not exactly what was ordered. Its epoch may be an earlier one: see ``wire``."""
+    counted = connection.execute(
+        "SELECT id FROM orders WHERE receipt_id = ? AND id <> ?", (receipt.receipt_id, order.id)
+    ).fetchone()
+    return differences_from(order, receipt, None if counted is None else str(counted[0]))
+
+
+def differences_from(order: Order, receipt: "SupplierReceipt", counted: str | None) -> Sequence[str]:
+    """``differences``, when the order for which the receipt was counted (or None) is known already."""
     expected = {
         "operation_id": order.id,
         "target": order.target,
@@ -239,11 +255,8 @@ def differences(connection: sqlite3.Connection, order: Order, receipt: "Supplier
         for name, value in expected.items()
         if getattr(receipt, name) != value
     ]
-    counted = connection.execute(
-        "SELECT id FROM orders WHERE receipt_id = ? AND id <> ?", (receipt.receipt_id, order.id)
-    ).fetchone()
-    if counted is not None:
-        wrong.append(f"receipt_id {receipt.receipt_id} was counted for order {counted[0]}")
+    if counted not in {None, order.id}:
+        wrong.append(f"receipt_id {receipt.receipt_id} was counted for order {counted}")
     if not receipt.receipt_id:
         wrong.append("receipt_id empty")
     return wrong

@@ -27,13 +27,6 @@ FIRST_RETRY = 30.0
 LONGEST_RETRY = 600.0
 """Seconds before an account that gave no usable answer is asked again: doubled up to the longest."""
 
-_SETTLED = {
-    "CONFIRMED": "the supplier accepted it",
-    "DELIVERED": "it was delivered",
-    "REJECTED": "the supplier refused it",
-    "REVOKED": "it was revoked and not sent",
-}
-
 
 class Purchasing:
     """Orders, for one start of the service under the writer lock."""
@@ -129,11 +122,7 @@ class Purchasing:
         return could_not
 
     def _finish(self, claim: Claim) -> None:
-        lines = [
-            f"- {one.quantity} of {one.sku} for {orders.money(one.total_cents, one.currency)}"
-            f" from {one.target}: {_SETTLED[one.status]} ({one.note})"
-            for one in orders.orders_of(self._connection, claim.work)
-        ]
+        lines = [orders.told(one) for one in orders.orders_of(self._connection, claim.work)]
         finish(
             self._connection,
             claim,

@@ -119,6 +119,13 @@ class Spending(_Table):
     """How much of it a day's orders may use without an operator's approval."""
 
 
+class Recovery(_Table):
+    """What a recovery takes for a present observation."""
+
+    observation_seconds: Annotated[int, Field(ge=60, le=86_400)] = 900
+    """The oldest that the plan's observation may be."""
+
+
 class Operators(_Table):
     """Who may approve."""
 
@@ -139,6 +146,7 @@ class ShopConfig(_Table):
     intake: IntakeLimits = IntakeLimits()
     spending: Spending | None = None
     operators: Operators = Operators()
+    recovery: Recovery = Recovery()
 
     @model_validator(mode="after")
     def _skus_are_unique(self) -> "ShopConfig":

@@ -23,6 +23,14 @@ The service was stopped while it worked on this request, so it was not finished:
 
 Nothing that it had recorded is lost. If you still need the answer, please ask again.
 """
+INTERRUPTED_BY_RESTORE = """\
+The state was restored from a backup while this request was being worked on, so it was not finished:
+
+{prompt}
+{orders}
+Whatever was done for it after the backup is not in these records any more. If you still need the answer,
+please send it again.
+"""
 FAILED = """\
 This request could not be finished:
 
@@ -78,6 +86,12 @@ def low_stock(name: str) -> str:
 def interrupted(prompt: str) -> str:
     """The report for a request that a stop cut off."""
     return INTERRUPTED.format(prompt=_first_line(prompt))
+
+
+def interrupted_by_restore(prompt: str, lines: list[str]) -> str:
+    """The report for a request that the end of an era interrupted; ``lines`` say what its orders came to."""
+    told = "\nIts orders are settled, so do not ask for these again:\n\n" + "\n".join(lines) + "\n"
+    return INTERRUPTED_BY_RESTORE.format(prompt=_first_line(prompt), orders=told if lines else "")
 
 
 def failed(prompt: str, reason: str) -> str:

@@ -44,23 +44,27 @@ class StockEvent:
 
 def positions(connection: sqlite3.Connection, config: ShopConfig) -> list[Position]:
     """Every product of the catalogue, in its order."""
-    on_hand = dict(connection.execute("SELECT sku, sum(delta) FROM stock_events GROUP BY sku").fetchall())
-    on_order = orders.on_order(connection)
+    present, on_order = on_hand(connection), orders.on_order(connection)
     return [
         Position(
             sku=product.sku,
             name=product.name,
-            on_hand=on_hand.get(product.sku, 0),
+            on_hand=present.get(product.sku, 0),
             on_order=on_order.get(product.sku, 0),
             reorder_point=product.reorder_point,
             needed=max(
                 0,
-                product.reorder_point - on_hand.get(product.sku, 0) - on_order.get(product.sku, 0),
+                product.reorder_point - present.get(product.sku, 0) - on_order.get(product.sku, 0),
             ),
             unit_cost_cents=product.unit_cost_cents,
         )
         for product in config.product
     ]
+
+
+def on_hand(connection: sqlite3.Connection) -> dict[str, int]:
+    """Units by sku, of every product that ever had a stock event."""
+    return dict(connection.execute("SELECT sku, sum(delta) FROM stock_events GROUP BY sku").fetchall())
 
 
 def adjust(
@@ -119,7 +123,7 @@ def opening_events(connection: sqlite3.Connection, config: ShopConfig) -> list[S
 def _validate(event: StockEvent) -> None:
     if not _EVENT_ID.fullmatch(event.id):
         raise BadInput("event id: 1 to 100 of letters, digits and : . _ -, beginning with a letter or digit")
-    for prefix, owner in (("opening:", "init"), ("delivery:", "order deliver")):
+    for prefix, owner in (("opening:", "init"), ("delivery:", "order deliver"), ("recovery:", "recover")):
         if event.id.startswith(prefix):
             raise BadInput(f"event id: the prefix {prefix} belongs to `standfast {owner}`")
     if not event.delta or abs(event.delta) > MAX_STOCK:

@@ -8,6 +8,7 @@ from standfast.store.connection import (
     BUSY_SECONDS,
     Store,
     immediate,
+    open_image,
     open_readonly,
     open_store,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "end_epoch",
     "immediate",
     "new_id",
+    "open_image",
     "open_readonly",
     "open_store",
     "schema_versions",

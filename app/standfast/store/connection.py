@@ -65,6 +65,29 @@ def open_readonly(path: Path) -> Store:
     return connection
 
 
+def open_image(path: Path, components: Sequence[Component]) -> Store:
+    """Open a private copy that is thrown away when its process dies: no write-ahead log, nothing synced.
+
+    Its schema is not raised. Raises Refused as ``open_readonly`` and ``store_newer``.
+    """
+    connection = _connect(path, "rw", Store)
+    try:
+        connection.components = tuple(components)
+        _refuse_foreign(connection, path, create=False)
+        refuse_newer(connection, connection.components)
+        for pragma in (
+            "journal_mode = MEMORY",
+            "synchronous = OFF",
+            "foreign_keys = ON",
+            "trusted_schema = OFF",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def immediate(connection: sqlite3.Connection, boundary: str = "transaction") -> AbstractContextManager[None]:
     """One write transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK on any exception.
 

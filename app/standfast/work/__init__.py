@@ -29,6 +29,7 @@ from standfast.work.intake import (
     refuse_rejected,
     refuse_reserved,
 )
+from standfast.work.interrupted import end_interrupted
 from standfast.work.reading import (
     Ages,
     Latest,
@@ -91,6 +92,7 @@ __all__ = [
     "delegate",
     "delegated",
     "deliver_pending",
+    "end_interrupted",
     "finish",
     "finish_and_claim",
     "fire_due",

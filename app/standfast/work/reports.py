@@ -49,6 +49,11 @@ def write_report(
     connection: sqlite3.Connection, work: str, generation: int, body: str, now: FencedNow
 ) -> str:
     """Insert a report inside the caller's fenced transaction; returns its id."""
+    return insert_report(connection, work, generation, body, now)
+
+
+def insert_report(connection: sqlite3.Connection, work: str, generation: int, body: str, now: float) -> str:
+    """Insert a pending report for work that nobody holds, inside the caller's transaction; its id."""
     report = new_id(now)
     connection.execute(
         "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
