@@ -230,7 +230,8 @@ def test_every_command_that_the_package_names_exists() -> None:
     groups = {" ".join(path) for path, command in EVERY if hasattr(command, "commands")}
     named = set()
     for source in Path(common.__file__).parent.parent.rglob("*.py"):
-        for noun, verb in re.findall(r"`standfast(?: --[a-z]+)* ([a-z]+)(?: ([a-z]+))?", source.read_text()):
+        command = r"`standfast(?: --[a-z]+)* ([a-z]+)(?: ([a-z][a-z-]*))?"
+        for noun, verb in re.findall(command, source.read_text()):
             named.add(f"{noun} {verb}" if noun in groups and verb else noun)
     assert len(named) > 15
     assert named <= exist
