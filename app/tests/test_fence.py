@@ -19,6 +19,7 @@ from world import HOST, START, World
 
 import standfast
 from standfast import authority, orders, work
+from standfast.agent import Usage, usage
 from standfast.authority import Claim, StaleClaim, admits, assert_current, fenced
 from standfast.layout import Layout
 from standfast.orders import Unclear
@@ -210,6 +211,9 @@ VALUES: dict[str, object] = {
     "prompt": "look",
     "seconds": 60.0,
     "outcome": Unclear("no answer"),
+    "source": "scripted",
+    "most": Usage(),
+    "ceilings": usage.Ceilings(),
 }
 OF_AN_ORDER = {"order", "supplier", "attempt"}
 
@@ -257,15 +261,15 @@ def an_order(world: World, claim: Claim, *, begun: bool) -> dict[str, object]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A fresh initialised instance that knows orders too."""
-    made = World(Layout(tmp_path / "state"), components=COMPONENTS)
+    """A fresh initialised instance that knows orders and usage too."""
+    made = World(Layout(tmp_path / "state"), components=(*COMPONENTS, usage.COMPONENT))
     yield made
     made.connection.close()
 
 
 def test_inspection_finds_the_functions_that_write_for_a_claim() -> None:
     found = {name.rsplit(".", 1)[1] for name in FENCED}
-    assert {"observe", "finish", "renew", "propose", "wait", "send", "begin", "settle"} <= found
+    assert {"observe", "finish", "renew", "propose", "wait", "send", "begin", "settle", "book"} <= found
 
 
 @pytest.mark.parametrize("name", FENCED)

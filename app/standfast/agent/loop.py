@@ -6,17 +6,21 @@ model again, and a worker that lost its authority stops at the next message.
 """
 
 import enum
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from standfast.agent import messages as chat
+from standfast.agent.asking import AllowanceSpent, Asker, Meter, Stopped, Unmetered
 from standfast.agent.messages import Message
 from standfast.agent.model import Model, ModelFailed, Reply, Request, ToolCall, Usage
 from standfast.agent.tools import Decision, Dispatcher, Outcome, failure
 from standfast.authority import StaleClaim
 from standfast.work.transcript import MESSAGE_BYTES
+
+log = logging.getLogger(__name__)
 
 
 class Status(enum.StrEnum):
@@ -28,6 +32,7 @@ class Status(enum.StrEnum):
     TIME_LIMIT = "TIME_LIMIT"
     CONTEXT_LIMIT = "CONTEXT_LIMIT"
     TOKEN_LIMIT = "TOKEN_LIMIT"  # noqa: S105 - tokens of a language model, not a credential
+    COST_LIMIT = "COST_LIMIT"
     MODEL_FAILED = "MODEL_FAILED"
     INVALID_USAGE = "INVALID_USAGE"
     REPEATED_CALL_ID = "REPEATED_CALL_ID"
@@ -44,7 +49,9 @@ class Limits:
     tool_calls: int = 16
     seconds: float = 120.0
     call_seconds: float = 45.0
-    """The most that one model call may take."""
+    """The most that one model call may take, its attempts and the pauses between them together."""
+    call_attempts: int = 3
+    """How often one model call is sent at most."""
     context_bytes: int = 256 * 1024
     """The most that one request may hold, messages and tool descriptions together."""
     call_output_tokens: int = 2048
@@ -81,7 +88,7 @@ class _Ended(Exception):
 
 @dataclass
 class _Turn:
-    model: Model
+    asker: Asker
     dispatcher: Dispatcher
     limits: Limits
     observe: Callable[[Message], None]
@@ -94,6 +101,7 @@ class _Turn:
     tool_calls: int = 0
     bad_ids: int = 0
     usage: Usage = field(default_factory=Usage)
+    last_output: int = 0
     decisions: list[Decision] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
 
@@ -110,12 +118,12 @@ class _Turn:
         while True:
             reply = self.ask()
             calls = self.admitted(reply)
-            said = chat.assistant(reply.text, calls, self.model.source)
+            said = chat.assistant(reply.text, calls, self.asker.model.source)
             if chat.size([said]) > MESSAGE_BYTES:
                 raise _Ended(Status.CONTEXT_LIMIT, f"one reply of more than {MESSAGE_BYTES} bytes")
             self.say(said)
             self.on_step()
-            self.check_tokens(reply)
+            self.check_tokens()
             if not calls:
                 return final(chat.whole(reply.text))
             for call in calls:
@@ -170,18 +178,26 @@ class _Turn:
         )
         self.model_calls += 1
         try:
-            reply = self.model.reply(request)
+            reply = self.asker.ask(request)
         except ModelFailed as error:
             raise _Ended(Status.MODEL_FAILED, chat.whole(str(error))) from error
-        if not reply.usage.valid:
-            raise _Ended(Status.INVALID_USAGE, "the model reported a usage that cannot be")
+        except AllowanceSpent as refused:
+            raise _Ended(Status.COST_LIMIT, str(refused)) from refused
+        except Stopped:
+            raise _Ended(Status.STOP_REQUESTED, "the service was asked to stop") from None
+        if reply.usage is None or not reply.usage.valid:
+            raise _Ended(Status.INVALID_USAGE, "the model reported no usage, or one that cannot be")
         self.usage += reply.usage
+        self.last_output = reply.usage.output_tokens
+        if reply.cut and not reply.calls:
+            # Half an answer is none. It is not recorded, so that it is never taken for one later.
+            raise _Ended(Status.TOKEN_LIMIT, "the reply was cut off at its output limit")
         return reply
 
-    def check_tokens(self, reply: Reply) -> None:
+    def check_tokens(self) -> None:
         """Refuse to go on with a reply longer than it was allowed to be; what it used is still counted."""
         limits = self.limits
-        if reply.usage.output_tokens > limits.call_output_tokens:
+        if self.last_output > limits.call_output_tokens:
             self.abandon(
                 Status.TOKEN_LIMIT, f"one reply of more than {limits.call_output_tokens} output tokens"
             )
@@ -249,22 +265,40 @@ def run_loop(
     *,
     records: Sequence[Message] = (),
     limits: Limits | None = None,
+    meter: Meter | None = None,
     observe: Callable[[Message], None] = lambda _message: None,
     on_step: Callable[[], None] = lambda: None,
     stop: Callable[[], bool] = lambda: False,
+    wait: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> LoopResult:
     """Run one turn to its end and say how it ended.
 
     ``opening`` is the conversation's start (system and user message). ``records`` are the messages of an
     earlier, cut-off turn of the same work: they are continued, not repeated, and count against the limits.
-    ``on_step`` runs after each model call and each tool step. What ``observe`` raises passes through, except
-    StaleClaim, which ends the turn with AUTHORITY_LOST.
+    ``meter`` books each attempt of a model call before it is made; without one nothing is booked.
+    ``on_step`` runs after each attempt and each tool step; ``wait`` sleeps between attempts, and returns
+    early for a stop. What ``observe`` and ``meter`` raise passes through, except StaleClaim, which ends the
+    turn with AUTHORITY_LOST.
     """
+    limits = limits or Limits()
+
+    def on_failure(error: ModelFailed, pause: float) -> None:
+        log.warning("model call failed, trying again in %.1f s: %s", pause, chat.whole(str(error)))
+        on_step()
+
     turn = _Turn(
-        model=model,
+        asker=Asker(
+            model=model,
+            meter=meter or Unmetered(),
+            attempts=limits.call_attempts,
+            stop=stop,
+            wait=wait,
+            monotonic=monotonic,
+            on_failure=on_failure,
+        ),
         dispatcher=dispatcher,
-        limits=limits or Limits(),
+        limits=limits,
         observe=observe,
         on_step=on_step,
         stop=stop,

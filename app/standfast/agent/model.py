@@ -2,15 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
 from standfast.errors import StandfastError
 
+type Spent = Literal["nothing sent", "nothing", "unknown"]
+"""What a failed call used: the request never left; it was refused before any work; nobody can tell."""
+
 
 class ModelFailed(StandfastError):
-    """The model gave no usable reply; the message says why, without any secret."""
+    """The model gave no usable reply; the message says why, without any secret.
+
+    ``spent``: what the call used nevertheless. ``again``: whether the same request may succeed a little
+    later, and then not before ``after`` seconds, if the model said so.
+    """
+
+    def __init__(
+        self, reason: str, *, spent: Spent = "unknown", again: bool = False, after: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.spent: Spent = spent
+        self.again = again
+        self.after = after
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +68,10 @@ class Reply:
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage | None = field(default_factory=Usage)
+    """None when the model did not say what the call used: that is never taken for nothing."""
+    cut: bool = False
+    """Whether the model stopped at the output limit, in the middle of what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +84,7 @@ class Request:
     output_tokens: int
     """The most that the reply may hold."""
     seconds: float
-    """The most that the call may take."""
+    """The most that the call may take, everything included."""
 
 
 class Model(Protocol):

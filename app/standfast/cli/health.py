@@ -4,8 +4,10 @@ import time
 
 import typer
 
+from standfast.agent.access import OFFLINE
 from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, table, write
 from standfast.operations.health import Health, Spending, look
+from standfast.operations.usage import UsageToday
 
 app = group("How the instance is.")
 
@@ -18,7 +20,8 @@ def health(ctx: typer.Context) -> None:
     Attention: paused; marker and epoch disagree; another host's state; a store newer than the release;
     the service's process is gone; a READY item older than 15 minutes while not paused; a RUNNING item
     claimed more than 30 minutes ago; reports or orders whose outcome is not known; once backups are made:
-    a last backup older than 36 hours or failed, a last rehearsal older than 8 days or failed.
+    a last backup older than 36 hours or failed, a last rehearsal older than 8 days or failed;
+    a ceiling that refuses live model calls today.
     """
     found = look(current(ctx).layout, time.time())
     emit(ctx, found, lambda: _render(found))
@@ -40,6 +43,7 @@ def _render(found: Health) -> None:
             ("uncertain", f"orders {found.uncertain_orders}  reports {found.uncertain_reports}"),
             ("pending approvals", found.pending_approvals),
             ("spending", _spending(found.spending)),
+            ("model", _model(found.usage)),
             ("last backup", _backup(found)),
             ("last rehearsal", _rehearsal(found)),
             ("store", "  ".join(f"{name} {version}" for name, version in found.schema_versions.items())),
@@ -61,6 +65,18 @@ def _spending(found: Spending) -> str:
         f"{found.spent_cents} cents spent and {found.reserved_cents} reserved"
         f" of {found.ceiling_cents} on {found.day}"
     )
+
+
+def _model(found: UsageToday | None) -> str:
+    if found is None or found.model is None:
+        return "not known before the service's next start"
+    if found.model == OFFLINE:
+        return "offline: no live model is configured"
+    used, ceilings = found.today.figures, found.ceilings
+    limit = "" if ceilings is None or ceilings.daily_calls is None else f" of {ceilings.daily_calls}"
+    cents = "" if used.cents is None else f", {used.cents} cents"
+    last = f"; the last was {found.last_call}, {found.last_call_at}" if found.last_call else ""
+    return f"{found.model}, {used.calls}{limit} calls{cents} on {found.today.day}{last}"
 
 
 def _service(found: Health) -> str:

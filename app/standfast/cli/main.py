@@ -60,6 +60,7 @@ COMMANDS: dict[str, str] = {
     "stock": "The shop's stock and its events.",
     "skill": "The text that shapes the morning brief.",
     "backup": "Backups: create, list, verify, prune, rehearse, migrate.",
+    "usage": "What model calls used, and their ceilings.",
     "unit": "The systemd units of this release.",
     "env": "The operator's environment file.",
     "receipt": "Operation receipts: record, list, show, verify.",

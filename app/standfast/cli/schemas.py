@@ -61,6 +61,8 @@ PUBLISHED: dict[str, str] = {
     "supplier-receipt": "standfast.supplier.wire:SupplierReceipt",
     "supplier-served": "standfast.supplier.settings:SupplierServed",
     "unit": "standfast.operations.unit:UnitText",
+    "usage": "standfast.operations.usage:UsageShown",
+    "usage-loss-stated": "standfast.cli.usage:UsageLossStated",
     "version": "standfast.cli.main:Version",
     "work": "standfast.cli.work:WorkShown",
     "work-added": "standfast.cli.work:WorkAdded",

@@ -11,7 +11,9 @@ from pydantic import BaseModel, JsonValue
 from standfast.cli.common import current, emit, examples, facts, group, printable, table, write
 from standfast.clock import rfc3339
 from standfast.operations.opening import reading, shop_config, writing
+from standfast.operations.usage import UsageFigures, of_work
 from standfast.orders import orders_of
+from standfast.shop.tools import sources_of
 from standfast.store import new_id
 from standfast.work import (
     Limits,
@@ -116,6 +118,10 @@ class WorkShown(BaseModel):
     """What it has delegated, oldest first."""
     reports: list[str]
     """Ids, newest first."""
+    sources: list[str]
+    """Who answered in its turns: `offline`, or `live:` and the model's name."""
+    usage: UsageFigures
+    """What its live model calls used; the offline planner uses nothing."""
     transcript: list[TranscriptEntry]
 
 
@@ -220,6 +226,8 @@ def show(ctx: typer.Context, work: Annotated[str, typer.Argument(help="A work it
             work=WorkEntry.of(show_work(connection, work)),
             children=[WorkEntry.of(child) for child in children_of(connection, work)],
             reports=[report.id for report in list_reports(connection, work=work)],
+            sources=sources_of(connection, work),
+            usage=of_work(connection, work),
             transcript=[TranscriptEntry.of(row) for row in transcript(connection, work)],
         )
 
@@ -227,7 +235,14 @@ def show(ctx: typer.Context, work: Annotated[str, typer.Argument(help="A work it
         fields = [(name.replace("_", " "), value) for name, value in shown.work.model_dump().items()]
         children = [("child", f"{child.id} {child.status}") for child in shown.children]
         reports = [("report", report) for report in shown.reports]
-        facts([(name, value) for name, value in [*fields, *children, *reports] if value not in {None, ""}])
+        used = shown.usage
+        answered = [("answered by", source) for source in shown.sources]
+        if used.calls:
+            tokens = f"{used.input_tokens} input and {used.output_tokens} output tokens"
+            cents = "" if used.cents is None else f", {used.cents} cents"
+            answered.append(("usage", f"{used.calls} calls, {tokens}{cents}; {used.unknown_calls} unknown"))
+        told = [*fields, *children, *reports, *answered]
+        facts([(name, value) for name, value in told if value not in {None, ""}])
         for entry in shown.transcript:
             write(f"[{entry.generation}] {printable(json.dumps(entry.message, ensure_ascii=False))}")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from standfast import orders, work
+from standfast.agent import usage
 from standfast.authority import Operations, host_identity, refuse_other_host
 from standfast.clock import rfc3339
 from standfast.errors import Refused
@@ -54,6 +55,7 @@ class Attention(BaseModel):
         "backup_failed",
         "rehearsal_old",
         "rehearsal_failed",
+        "usage_ceiling",
     ]
     observed: str
     remedy: str
@@ -260,6 +262,23 @@ def rehearsal_failed(seen: Seen) -> Found | None:
     )
 
 
+def usage_ceiling(seen: Seen) -> Found | None:
+    """A ceiling refuses live model calls today, so that work ends BLOCKED."""
+    used = seen.health.usage
+    stops = usage.stops_now(seen.connection, used.today.day) if used is not None else []
+    if used is None or not stops:
+        return None
+    told = ", ".join(f"{stop.times} by {stop.ceiling}" for stop in stops)
+    if any(stop.ceiling == "loss" for stop in stops):
+        remedy = "`standfast usage lost` says what the end of the era lost; that work has a report"
+    else:
+        remedy = (
+            "that work is BLOCKED with a report: ask again after midnight UTC, or raise [model] in shop.toml"
+            " and restart; see `standfast usage`"
+        )
+    return Found(f"model calls refused on {used.today.day} (UTC): {told}", remedy)
+
+
 RULES: tuple[Rule, ...] = (
     paused,
     marker_disagrees,
@@ -275,5 +294,6 @@ RULES: tuple[Rule, ...] = (
     backup_failed,
     rehearsal_old,
     rehearsal_failed,
+    usage_ceiling,
 )
 """A new rule is a function above, a line here, and its name in `Attention`."""

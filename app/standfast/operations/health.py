@@ -17,10 +17,12 @@ from standfast.authority import agrees, operations
 from standfast.clock import rfc3339
 from standfast.errors import Refused
 from standfast.layout import Layout, running_release
+from standfast.operations import usage
 from standfast.operations.attention import Attention, Seen, attention
 from standfast.operations.backup.standing import LastBackup, LastRehearsal, standing
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import understood
+from standfast.operations.usage import UsageToday
 from standfast.store import open_readonly, schema_versions
 
 STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
@@ -94,6 +96,8 @@ class Health(BaseModel):
     pending_approvals: int
     """Drafts that wait for an operator."""
     spending: Spending
+    usage: UsageToday | None
+    """Which model answers, and what its calls used today; null before the store is brought forward to it."""
     last_finished: LastFinished | None
     last_backup: LastBackup | None
     last_rehearsal: LastRehearsal | None
@@ -153,6 +157,7 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         uncertain_reports=work.uncertain_reports(connection),
         pending_approvals=open_orders["DRAFT"],
         spending=_spending(orders.spending(connection, now)),
+        usage=usage.today(connection, now) if "usage" in schema_versions(connection) else None,
         last_finished=_last_finished(connection, now),
         last_backup=backups.last_backup,
         last_rehearsal=backups.rehearsal,

@@ -1,5 +1,6 @@
 """Every component of the store, in the order in which their tables refer to each other."""
 
+from standfast.agent.usage.component import COMPONENT as USAGE
 from standfast.authority import COMPONENT as AUTHORITY
 from standfast.operations.recovery.component import COMPONENT as RECOVERY
 from standfast.orders.component import COMPONENT as ORDERS
@@ -7,7 +8,7 @@ from standfast.shop.schema import COMPONENT as SHOP
 from standfast.store import Component
 from standfast.work import COMPONENT as WORK
 
-COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, ORDERS, SHOP, RECOVERY)
+COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, ORDERS, USAGE, SHOP, RECOVERY)
 
 
 def understood() -> dict[str, int]:

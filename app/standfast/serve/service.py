@@ -14,7 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from standfast import orders
-from standfast.agent import Model, OfflinePlanner, Status
+from standfast.agent import Model, OfflinePlanner, Status, usage
+from standfast.agent.live import LiveModel
 from standfast.authority import (
     Claim,
     StaleClaim,
@@ -99,15 +100,34 @@ def serve(
             layout=layout,
             clock=clock,
             settings=settings,
-            model=model or OfflinePlanner(plan),
+            model=model or _configured(settings),
             run=run,
             on_step=notifier.watchdog,
             stop=lambda: stop.requested,
+            wait=stop.wait,
         )
+        _say_model(worker)
         service = Service(worker, notifier, stop)
         service.run()
     log.info("stopped: %s", facts(run=run, passes=service.passes, turns=service.turns))
     return Served(run=run, passes=service.passes, turns=service.turns)
+
+
+def _configured(settings: Settings) -> Model:
+    return OfflinePlanner(plan) if settings.live is None else LiveModel(settings.live)
+
+
+def _say_model(worker: Worker) -> None:
+    """Which model answers, in the journal and, for those who only read the store, in the usage account."""
+    settings, source = worker.settings, worker.model.source
+    table = settings.shop.model
+    usage.set_up(
+        worker.connection, source=source, prices=table.prices, ceilings=table.ceilings, now=worker.clock.now()
+    )
+    if settings.live is None:
+        log.info("no live model: %s", facts(source=source, reason="STANDFAST_MODEL names none"))
+    else:
+        log.info("live model: %s", facts(source=source, priced=table.prices is not None))
 
 
 class Service:

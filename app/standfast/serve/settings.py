@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from standfast.agent.access import LiveAccess
 from standfast.authority import DEFAULT_LEASE
 from standfast.errors import ConfigurationInvalid
 from standfast.layout import Layout
@@ -11,8 +12,6 @@ from standfast.serve.journal import LEVELS
 from standfast.shop import config
 from standfast.shop.config import ShopConfig
 
-MODELS = ("offline",)
-"""What STANDFAST_MODEL may be."""
 POLL_SECONDS = 1.0
 """How often a waiting service looks whether anything changed; one PRAGMA, no query."""
 LONGEST_WAIT = 30.0
@@ -24,21 +23,19 @@ class Settings:
     """A checked configuration."""
 
     shop: ShopConfig
-    model: str
     lease: float
     """Seconds; renewed while a turn goes on."""
     longest_wait: float
     """Seconds between two full passes at most."""
     supplier: SupplierAccess | None = None
     """None: nothing is bought."""
+    live: LiveAccess | None = None
+    """None: the offline planner answers."""
 
 
 def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float | None) -> Settings:
     """Read and check everything; ConfigurationInvalid names the field, never its value."""
     shop = config.load(layout.shop)
-    model = environment.get("STANDFAST_MODEL", MODELS[0])
-    if model not in MODELS:
-        raise ConfigurationInvalid(f"STANDFAST_MODEL: this release knows {', '.join(MODELS)}")
     if environment.get("STANDFAST_LOG", "info") not in LEVELS:
         raise ConfigurationInvalid(f"STANDFAST_LOG: one of {', '.join(LEVELS)}")
     # A call longer than half the watchdog could end in SIGABRT; longer than half the lease, in a lost claim.
@@ -51,8 +48,8 @@ def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float
         )
     return Settings(
         shop=shop,
-        model=model,
         lease=DEFAULT_LEASE,
         longest_wait=min(LONGEST_WAIT, watchdog_seconds / 3 if watchdog_seconds else LONGEST_WAIT),
         supplier=SupplierAccess.from_environment(environment),
+        live=LiveAccess.from_environment(environment, shop.model.output_field),
     )

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from standfast import orders
-from standfast.agent import Limits, LoopResult, Model, Status, run_loop
+from standfast.agent import Limits, LoopResult, Model, OfflinePlanner, Status, run_loop
 from standfast.agent.messages import Message
+from standfast.agent.usage import FREE, Account
 from standfast.authority import Claim, StaleClaim, renew
 from standfast.clock import Clock
 from standfast.layout import Layout
@@ -15,6 +17,7 @@ from standfast.operations import canary
 from standfast.serve.journal import facts
 from standfast.serve.settings import Settings
 from standfast.shop import prompts, skills
+from standfast.shop.plan import plan
 from standfast.shop.tools import ShopTools, conversation
 from standfast.store import Store
 from standfast.work import RESEARCH, Ending, delegated, finish, observe
@@ -39,6 +42,8 @@ class Worker:
     on_step: Callable[[], None]
     """Runs after each model call and tool step."""
     stop: Callable[[], bool]
+    wait: Callable[[float], None] = time.sleep
+    """Sleeps so many seconds, or less when a stop is asked for."""
 
     def turn(self, claim: Claim) -> Status:
         """Do the claimed work, or go on with it where its records end.
@@ -61,14 +66,16 @@ class Worker:
         )
         lease = _Lease(self, claim)
         result = run_loop(
-            self.model,
+            self._model_for(claim),
             tools.dispatcher(),
             self._opening(claim),
             records=conversation(self.connection, claim.work),
             limits=self._limits(claim),
+            meter=self._meter(claim),
             observe=lambda message: self._observe(claim, message),
             on_step=lease.step,
             stop=self.stop,
+            wait=self.wait,
         )
         status = self._end(claim, result)
         log.info(
@@ -81,6 +88,8 @@ class Worker:
                 source=result.source,
                 model_calls=result.model_calls,
                 tool_calls=result.tool_calls,
+                input_tokens=result.usage.input_tokens or None,
+                output_tokens=result.usage.output_tokens or None,
                 seconds=self.clock.now() - began,
             ),
         )
@@ -98,6 +107,28 @@ class Worker:
             log.warning("ending refused: %s", facts(work=claim.work, reason=str(stale)))
             return
         log.info("work closed after a stop: %s", facts(work=claim.work, generation=claim.generation))
+
+    def _model_for(self, claim: Claim) -> Model:
+        """A canary asks the offline planner, and its record says so: it proves that the service works.
+
+        It must cost nothing, and not fail because somebody else's endpoint does.
+        """
+        return OfflinePlanner(plan) if canary.is_canary(claim.session) else self.model
+
+    def _meter(self, claim: Claim) -> Account | None:
+        """The account of a live model's calls; the other models cost nothing."""
+        if self.settings.live is None or canary.is_canary(claim.session):
+            return None
+        table = self.settings.shop.model
+        return Account(
+            connection=self.connection,
+            claim=claim,
+            source=self.model.source,
+            prices=table.prices or FREE,
+            ceilings=table.ceilings,
+            clock=self.clock,
+            marker=self.layout.marker,
+        )
 
     def _limits(self, claim: Claim) -> Limits:
         """The shop's limits; for delegated work also its own, and the time until its deadline."""

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from standfast.agent import Limits
+from standfast.agent.access import OutputField
+from standfast.agent.usage.allowance import Ceilings, Prices
 from standfast.errors import BadInput, ConfigurationInvalid
 from standfast.orders.policy import Policy
 from standfast.work import cron as crons
@@ -126,6 +128,51 @@ class Recovery(_Table):
     """The oldest that the plan's observation may be."""
 
 
+type Cents = Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+
+
+class ModelTable(_Table):
+    """What a live model costs and may use. Days are UTC days. The offline planner is not concerned."""
+
+    input_cents: Cents | None = None
+    """For a million input tokens. Without it and output_cents no cost is known."""
+    cached_cents: Cents | None = None
+    """For a million input tokens that the provider had cached; as input_cents when not given."""
+    output_cents: Cents | None = None
+    """For a million output tokens."""
+    daily_calls: Annotated[int, Field(ge=0, le=1_000_000)] = 500
+    daily_tokens: Annotated[int, Field(ge=0, le=1_000_000_000_000)] | None = None
+    """Input and output together."""
+    daily_cents: Cents | None = None
+    work_cents: Cents | None = None
+    """For one request, over all its calls."""
+    output_field: OutputField = "max_completion_tokens"
+
+    @model_validator(mode="after")
+    def _prices_come_together(self) -> "ModelTable":
+        if (self.input_cents is None) != (self.output_cents is None):
+            raise ValueError("input_cents and output_cents: one is missing")
+        if self.input_cents is None and self.cached_cents is not None:
+            raise ValueError("cached_cents: needs input_cents and output_cents")
+        for name in ("daily_cents", "work_cents"):
+            if getattr(self, name) is not None and self.input_cents is None:
+                raise ValueError(f"{name}: needs the prices input_cents and output_cents")
+        return self
+
+    @property
+    def prices(self) -> Prices | None:
+        """None when none are given."""
+        if self.input_cents is None or self.output_cents is None:
+            return None
+        cached = self.input_cents if self.cached_cents is None else self.cached_cents
+        return Prices(self.input_cents, cached, self.output_cents)
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """The most that may be used."""
+        return Ceilings(self.daily_calls, self.daily_tokens, self.daily_cents, self.work_cents)
+
+
 class Operators(_Table):
     """Who may approve."""
 
@@ -144,6 +191,7 @@ class ShopConfig(_Table):
     product: Annotated[tuple[Product, ...], Field(min_length=1, max_length=200, strict=False)]
     limits: TurnLimits = TurnLimits()
     intake: IntakeLimits = IntakeLimits()
+    model: ModelTable = ModelTable()
     spending: Spending | None = None
     operators: Operators = Operators()
     recovery: Recovery = Recovery()

@@ -191,5 +191,11 @@ def conversation(connection: sqlite3.Connection, work: str) -> list[dict[str, Js
     return [one for one in _messages(connection, work) if one.get("role") not in _RECORDS]
 
 
+def sources_of(connection: sqlite3.Connection, work: str) -> list[str]:
+    """Which models answered in the turns of one work item, each once, in order."""
+    said = (m.get("source") for m in _messages(connection, work) if m.get("role") == "assistant")
+    return list(dict.fromkeys(str(source) for source in said if source))
+
+
 def _messages(connection: sqlite3.Connection, work: str) -> list[dict[str, JsonValue]]:
     return [json.loads(row.message) for row in transcript(connection, work)]
