@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from standfast import orders, work
+from standfast.agent.usage import state_loss
 from standfast.authority import resume_within
 from standfast.clock import rfc3339
 from standfast.errors import Refused
@@ -316,6 +317,8 @@ def _apply(connection: sqlite3.Connection, layout: Layout, case: _Case) -> Recov
         )
         stock.insert(connection, event, now=now)
     triggers.reach("recover.stock")
+    if isinstance(plan.usage, LostUsage):
+        state_loss(connection, calls=plan.usage.calls, cents=plan.usage.cents, now=now)
     for item, prompt in foreseen.prompts.items():
         if plan.interrupted[item] == "report":
             lines = [orders.told(one) for one in orders.orders_of(connection, item)]
