@@ -35,8 +35,12 @@ def create_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 def create_folder(path: Path, mode: int = 0o700) -> None:
     """Make a new folder and its name durable; FileExistsError when ``path`` is taken, by a link too."""
     path.mkdir(mode)
-    path.chmod(mode)  # whatever the umask took away
-    sync_folder(path.parent)
+    try:
+        path.chmod(mode)  # whatever the umask took away
+        sync_folder(path.parent)
+    except BaseException:
+        path.rmdir()
+        raise
 
 
 def create_empty(path: Path, mode: int = 0o600) -> None:

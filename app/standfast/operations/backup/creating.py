@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from standfast.operations.backup.making import (
     refuse_place,
     size_of_copy,
     taken,
+    typed_errors,
 )
 from standfast.operations.backup.manifest import Releases
 from standfast.operations.backup.snapshot import copy_database
@@ -117,15 +118,23 @@ def create(layout: Layout, request: Request, *, report: Report = quiet, check: b
     store refuses. A failure never removes an earlier backup.
     """
     refuse_other_user(layout)
-    home = folders.backups_folder(layout, make=True)
-    with folders.alone(home), closing(open_readonly(layout.database)) as source, cancelable() as canceled:
+    absent = check and not os.path.lexists(layout.backups)
+    home = layout.backups if absent else folders.backups_folder(layout, make=not check)
+    with (
+        typed_errors(),
+        nullcontext() if absent else folders.alone(home),
+        closing(open_readonly(layout.database)) as source,
+        cancelable() as canceled,
+    ):
         refuse_newer(source, COMPONENTS)
         operations(source)  # an uninitialised store has no business to back up
         sequence = folders.next_sequence(home)
         release, now = running_release(), time.time()
         folder = request.to or home / folders.folder_name(sequence, now, release)
         _refuse_destination(layout, folder, request)
-        refuse_little_space(folder.parent, size_of_copy(source) + request.limits.floor)
+        refuse_little_space(
+            layout.root if absent else folder.parent, size_of_copy(source) + request.limits.floor
+        )
         cleaned = clean(home, check=check)
         if check:
             return _created(None, folder, request, cleaned, check=True)
@@ -172,7 +181,7 @@ def _refuse_destination(layout: Layout, folder: Path, request: Request) -> None:
         refuse_place(layout, folder)
     elif os.path.lexists(folder):
         raise taken(folder)
-    request.companions.refuse_exposed(folder.parent)
+    request.companions.refuse_exposed(folder.parent if folder.parent.is_dir() else layout.root)
 
 
 @contextmanager

@@ -158,7 +158,11 @@ def next_sequence(folder: Path) -> int:
         kept = int((folder / SEQUENCE).read_text("ascii"))
     except (OSError, ValueError):
         kept = 0
-    return max([kept, *(sequence_in(path.name) or 0 for path in folder.iterdir())]) + 1
+    return max([kept, *(sequence_in(path.name) or 0 for path in _inside(folder))]) + 1
+
+
+def _inside(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def keep_sequence(folder: Path, sequence: int) -> None:

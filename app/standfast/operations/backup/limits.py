@@ -15,6 +15,12 @@ from typing import NamedTuple
 
 from standfast.errors import Refused
 
+_SQLITE_NO_SPACE = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,  # a quota, or a limit on the size of files
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -116,7 +122,7 @@ def refuse_little_space(folder: Path, wanted: int) -> None:
 def no_space(error: BaseException) -> bool:
     """Whether a full disk, a quota or a limit on the size of files is the cause."""
     if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+        return error.sqlite_errorcode in _SQLITE_NO_SPACE
     return isinstance(error, OSError) and error.errno in _NO_SPACE
 
 

@@ -173,7 +173,7 @@ def clean(home: Path, *, check: bool = False) -> list[str]:
     a left-over; everything else is left to people.
     """
     found = []
-    for path in sorted(home.iterdir()):
+    for path in sorted(home.iterdir()) if home.is_dir() else []:
         if folders.sequence_in(path.name) is None or path.is_symlink() or not path.is_dir():
             continue
         inside = {entry.name for entry in path.iterdir()}
@@ -183,7 +183,7 @@ def clean(home: Path, *, check: bool = False) -> list[str]:
         elif MAKING in inside or not inside:
             found.append(path.name)
             if not check:
-                _discard(path)
+                discard(path)
     return found
 
 
@@ -198,31 +198,39 @@ def making(folder: Path) -> Iterator[None]:
         create_empty(folder / MAKING, FILE_MODE)
         triggers.reach("backup.folder")
         yield
-    except BaseException as error:
-        _discard(folder)
-        typed = _typed(error)
-        if typed is error:
-            raise
-        raise typed from error
+    except BaseException:
+        discard(folder)
+        raise
     _finish(folder)
 
 
-def _typed(error: BaseException) -> BaseException:
+@contextmanager
+def typed_errors() -> Iterator[None]:
     """A full disk is a refusal with a remedy; what SQLite or the disk says else is told, not traced."""
-    if no_space(error):
-        return Refused(
-            "backup_no_space",
-            "there was not enough free space for the backup",
-            observed=str(error),
-            remedy="make room (`standfast backup prune`), or name another place with --to",
-        )
-    if isinstance(error, sqlite3.Error | OSError):
-        return StandfastError(f"the backup failed and what was made of it is removed: {error}")
-    return error
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if no_space(error):
+            raise Refused(
+                "backup_no_space",
+                "there was not enough free space for the backup",
+                observed=str(error),
+                remedy="make room (`standfast backup prune`), or name another place with --to",
+            ) from error
+        raise StandfastError(f"the backup failed and what was made of it is removed: {error}") from error
 
 
-def _discard(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=False)
+def discard(folder: Path) -> None:
+    """Remove what is no backup, its mark last: after a kill in the middle the next run cleans up."""
+    for path in folder.iterdir():
+        if path.name == MAKING:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    (folder / MAKING).unlink(missing_ok=True)
+    folder.rmdir()
     sync_folder(folder.parent)
 
 

@@ -20,7 +20,7 @@ from standfast.operations.backup.limits import (
     refuse_little_space,
 )
 from standfast.operations.backup.listing import BackupEntry, named
-from standfast.operations.backup.making import Making, Origin, making, refuse_place
+from standfast.operations.backup.making import Making, Origin, making, refuse_place, typed_errors
 from standfast.operations.backup.manifest import BackupManifest, Companion, Migrated, read_manifest
 from standfast.operations.backup.snapshot import copy_database, seal, sealed
 from standfast.operations.backup.verifying import verify
@@ -53,7 +53,7 @@ def migrate(
     folder = checked_path(to, "--to")
     source = named(layout, which, time.time())
     refuse_place(layout, folder)
-    with in_use(source), cancelable() as canceled:
+    with typed_errors(), in_use(source), cancelable() as canceled:
         before = _original(source, report)
         refuse_little_space(folder.parent, 2 * before.bytes + limits.floor)
         entry = None

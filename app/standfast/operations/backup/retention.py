@@ -1,6 +1,5 @@
 """Which backups go: never on another command's behalf, and never the last one that is known to be good."""
 
-import shutil
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ from standfast.layout import Layout
 from standfast.operations.backup import folders
 from standfast.operations.backup.folders import FILE_MODE, MAKING, MANIFEST
 from standfast.operations.backup.listing import Kept, kept
+from standfast.operations.backup.making import discard
 from standfast.operations.backup.verifying import verify
 from standfast.operations.opening import refuse_other_user
 from standfast.store import triggers
@@ -97,6 +97,5 @@ def remove(path: Path) -> bool:
         (path / MANIFEST).unlink()
         sync_folder(path)
         triggers.reach("backup.unmade")
-        shutil.rmtree(path)
-    sync_folder(path.parent)
+        discard(path)
     return True

@@ -94,6 +94,7 @@ def pinned(source: sqlite3.Connection, guard: Guard) -> Iterator[float]:
 def seal(path: Path) -> None:
     """Make a copied database one plain file: no write-ahead logging in its header, no file beside it."""
     with closing(_writable(path)) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody else knows it: no shared memory file
         mode = connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
     if mode != "delete" or not is_sealed(path):
         raise Refused(
