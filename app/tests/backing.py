@@ -16,6 +16,13 @@ SMALL = Limits(floor=0)
 """No free space is asked for."""
 
 
+DANGLING = (
+    "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
+    " VALUES ('r', 'x', 1, '', 'sent', 1)"
+)
+"""A report of work that is not there."""
+
+
 def made(instance: Instance, **wanted: Any) -> BackupEntry:
     """One backup; `wanted` as for `Request.of`."""
     done = create(instance.layout, Request.of(**wanted))

@@ -3,6 +3,7 @@
 Credentials are copied to an encrypted destination only, and their digest is never told.
 """
 
+import errno
 import hashlib
 import os
 import pwd
@@ -174,6 +175,8 @@ def _read(path: Path) -> _Data | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
         raise _unreadable(path, error) from error
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
