@@ -290,9 +290,9 @@ class Claims(RuleBasedStateMachine):
         pick=PICK,
         subject=st.sampled_from(["vanilla", "strawberry", "chocolate"]),
         seconds=st.sampled_from([60.0, 200.0, 2000.0]),
-        started=st.booleans(),
+        then=st.sampled_from(["waits", "works", "works", "parent canceled", "deadline comes"]),
     )
-    def a_claim_delegates(self, pick: int, subject: str, seconds: float, started: bool) -> None:
+    def a_claim_delegates(self, pick: int, subject: str, seconds: float, then: str) -> None:
         held = self.picked_claim(pick)
         made: list[work.Delegated] = []
         if not self.writes(
@@ -311,8 +311,19 @@ class Claims(RuleBasedStateMachine):
             self.deadlines[child.work] = min(held.clock.now() + seconds, held.ends + CHILDREN.beyond_lease)
         assert self.parents[child.work] == held.claim.work
         assert child.deadline == self.deadlines[child.work]
-        if started:
-            self.take_this(self.helper, child.work)
+        held_by_child = None if then == "waits" else self.take_this(self.helper, child.work)
+        if held_by_child is not None:
+            self._child_works(held_by_child, then)
+
+    def _child_works(self, child: Held, then: str) -> None:
+        """It may write until its end, and not at that moment or later, whatever its own lease says."""
+        identity = child.claim.work
+        if then == "parent canceled":
+            self.cancel(self.parents[identity])
+        elif then == "deadline comes":
+            self._renew(child, 900.0)
+            self.shop.time.passes(max(0.0, self.deadlines[identity] - child.clock.now()))
+        self.tries(child)
 
     def delegate(self, held: Held, subject: str, seconds: float) -> work.Delegated:
         return work.delegate(

@@ -2,10 +2,12 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from buying import Buying
@@ -115,8 +117,8 @@ class Shop:
         with self.service() as service:
             until_idle(service)
 
-    def approve(self, sku: str) -> str:
-        now = self.instance.clock.now()
+    def approve(self, sku: str, now: float | None = None) -> str:
+        now = now or self.instance.clock.now()
         with self.instance.store() as connection:
             draft = next(one for one in orders.list_orders(connection) if one.sku == sku)
             orders.approve(
@@ -222,6 +224,46 @@ def test_a_state_rolled_back_under_a_running_service_is_noticed_before_it_looks_
     assert control.paused
     assert late in control.reason
     assert len(shop.supplier.receipts()) == 2
+
+
+@pytest.mark.parametrize("how", ["send", "resolve"])
+def test_an_operator_s_own_request_makes_the_same_comparison(
+    shop: Shop, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: str, check: bool = False) -> tuple[int, dict[str, Any]]:
+        options = ["--check"] if check else []
+        code = cli.main(["--json", *options, "--state", str(layout.state), "order", *arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    layout = shop.instance.layout
+    access = "".join(f'{name}="{value}"\n' for name, value in shop.environment.items())
+    layout.environment.write_text(access)
+    shop.run()
+    vanilla, strawberry = (
+        shop.approve("vanilla", now=time.time()),
+        shop.approve("strawberry", now=time.time()),
+    )
+    if how == "resolve":
+        shop.supplier.fault("drop_after_accept", times=1)
+        assert call("send", strawberry)[0] == 4
+    shop.keep("before")
+    assert call("send", vanilla)[0] == 0
+    shop.roll_back("before")
+    before = shop.control()
+
+    act = ("send", strawberry) if how == "send" else ("resolve", strawberry, "--operator", "lucy")
+    if how == "send":
+        code, told = call(*act, check=True)
+        assert (code, told["refused"]["code"], told["refused"]["observed"]) == (3, "amnesia", [vanilla])
+        assert shop.control() == before
+    code, told = call(*act)
+    assert (code, told["refused"]["code"], told["refused"]["observed"]) == (3, "amnesia", [vanilla])
+    after = shop.control()
+    assert after.paused
+    assert after.epoch != before.epoch
+    assert after.reason.startswith(REASON)
+    assert shop.order(strawberry) == {"send": "REVOKED", "resolve": "UNKNOWN"}[how]
+    assert len(shop.supplier.receipts()) == {"send": 1, "resolve": 2}[how]
 
 
 def test_a_silent_supplier_does_not_stop_the_shop_and_is_asked_again(

@@ -60,11 +60,13 @@ class Authority(Claims):
 
     def leaves(self, request: OrderRequest) -> None:
         shop = self.shop
-        [(status, digest, epoch, live)] = self.committed(
+        found = self.committed(
             "SELECT status, digest, epoch, (SELECT count(*) FROM approvals AS a WHERE a.order_id = orders.id"
             " AND a.digest = orders.digest AND a.used_at IS NOT NULL) FROM orders WHERE id = ?",
             request.operation_id,
         )
+        assert found, "sent under an operation id that no order has"
+        [(status, digest, epoch, live)] = found
         assert live, "sent without an approval of exactly these bytes"
         assert digest == request.digest
         assert epoch == request.epoch
@@ -468,7 +470,7 @@ class Authority(Claims):
 
 
 MANY_STEPS = settings(
-    max_examples=100,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

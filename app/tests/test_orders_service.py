@@ -2,7 +2,12 @@
 
 import json
 import re
+import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,8 @@ from standfast.agent import Dispatcher, OfflinePlanner, ScriptedModel
 from standfast.agent.model import Reply, ToolCall
 from standfast.cli import main as cli
 from standfast.layout import Layout
+from standfast.notify import Notifier
+from standfast.operations import health
 from standfast.orders import Order, SupplierAccess
 from standfast.serve.service import Service
 from standfast.shop import config, prompts
@@ -24,8 +31,9 @@ from standfast.shop.config import parse, sample
 from standfast.shop.plan import plan
 from standfast.shop.stock import positions
 from standfast.shop.tools import ShopTools
-from standfast.store import open_store, triggers
+from standfast.store import BUSY_SECONDS, open_store, triggers
 from standfast.supplier.ledger import Ledger
+from standfast.supplier.wire import SupplierReceipt
 
 ACCESS = SupplierAccess("http://supplier.invalid", TOKEN)
 
@@ -180,9 +188,61 @@ def test_an_approval_that_ends_unsent_waits_for_a_new_one(shop: Shop) -> None:
     assert shop.account.sent == []
     assert shop.orders()["vanilla"].status == "DRAFT"
     assert shop.work(order)[0] == "BLOCKED"
+    told = shop.reports(order)[-1]
+    assert "An approval ended before its order was sent" in told
+    assert "6 of vanilla for 18.00 EUR from supplier: it was not sent (the approval of lucy ended" in told
+    assert order.digest in told
+    [wanted] = [one for one in look(shop).attention if one.rule == "approvals_wanted"]
+    assert wanted.observed == "1 orders were approved, but the approval ended before they were sent"
+    shop.instance.clock.pass_time(1800)
+    assert shop.run() == 0, "told once; work that waits does not spin"
+    assert shop.reports(order)[-1] == told
     shop.approve(order)
     shop.run()
     assert shop.orders()["vanilla"].status == "CONFIRMED"
+    assert shop.work(order)[0] == "DONE"
+    assert "approvals_wanted" not in {one.rule for one in look(shop).attention}
+
+
+def test_an_approval_that_ended_is_told_although_the_process_died_before_it_could(shop: Shop) -> None:
+    shop.run()
+    order = shop.orders()["vanilla"]
+    shop.approve(order)
+    shop.instance.clock.pass_time(3600)
+
+    def die(reached: str) -> None:
+        if reached == "claim.committed":
+            triggers.disarm()
+            raise KeyboardInterrupt
+
+    triggers.arm(die)
+    with pytest.raises(KeyboardInterrupt):
+        shop.run()
+    shop.run()
+    assert [report.startswith("An approval ended") for report in shop.reports(order)] == [False, True]
+
+
+def test_a_draft_that_nobody_approves_ends_with_its_work(shop: Shop) -> None:
+    shop.run()
+    order = shop.orders()["vanilla"]
+    shop.instance.clock.pass_time(86_400)
+    assert "approvals_wanted" not in {one.rule for one in look(shop).attention}
+    shop.instance.clock.pass_time(orders.LONGEST_DRAFT - 86_400 - 1)
+    [wanted] = [one for one in look(shop).attention if one.rule == "approvals_wanted"]
+    assert wanted.observed == "2 drafts have waited for an operator for longer than 86400 s"
+    shop.run()
+    assert (shop.orders()["vanilla"].status, shop.work(order)[0]) == ("DRAFT", "BLOCKED")
+    shop.instance.clock.pass_time(1)
+    shop.run()
+    ended = shop.orders()["vanilla"]
+    assert (ended.status, ended.note) == ("REVOKED", "nobody approved it within 7 days")
+    assert shop.work(order)[0] == "DONE"
+    assert "nobody approved it within 7 days" in shop.reports(order)[-1]
+    assert shop.account.sent == []
+
+
+def look(shop: Shop) -> health.Health:
+    return health.look(shop.instance.layout, shop.instance.clock.now())
 
 
 def test_a_revoked_draft_ends_its_work_with_a_report(shop: Shop) -> None:
@@ -441,6 +501,101 @@ def test_evidence_from_a_file_and_revocation_by_hand(shop: Shop, run: Run, tmp_p
     assert run(layout, *revoke)[1]["order"]["status"] == "REVOKED"
     code, told = run(layout, "order", "show", "0" * 24)
     assert (code, told["refused"]["code"]) == (3, "order_unknown")
+
+
+def test_check_neither_waits_for_the_service_nor_holds_it_up(shop: Shop, run: Run, tmp_path: Path) -> None:
+    """With the write lock held by another process: every look answers at once, and a real act says busy."""
+    shop.run()
+    layout, found = shop.instance.layout, shop.orders()
+    confirmed = found["vanilla"]
+    shop.approve(confirmed)
+    shop.run()
+    draft = found["strawberry"]
+    (tmp_path / "receipt.json").write_text(next(shop.account.receipts()).model_dump_json())
+    acts = [
+        ("approve", draft.digest, "--operator", "lucy"),
+        ("revoke", draft.id, "--operator", "lucy"),
+        ("resolve", confirmed.id, "--operator", "lucy", "--receipt", str(tmp_path / "receipt.json")),
+        ("deliver", confirmed.id, "--operator", "lucy"),
+    ]
+    changes = [True, True, False, True]
+    with holding_the_lock(layout):
+        began = time.monotonic()
+        told = [run(layout, "order", *act, check=True) for act in acts]
+        assert time.monotonic() - began < BUSY_SECONDS / 2
+        assert [(code, one["changed"]) for code, one in told] == [(0, changed) for changed in changes]
+        code, busy = run(layout, "order", *acts[0])
+        assert (code, busy["refused"]["code"]) == (1, "store_busy")
+    assert shop.orders()["strawberry"] == draft
+    assert shop.orders()["vanilla"].status == "CONFIRMED"
+    assert [run(layout, "order", *act)[1]["changed"] for act in acts] == changes
+
+
+@contextmanager
+def holding_the_lock(layout: Layout) -> Iterator[None]:
+    """Another process holds the store's write lock."""
+    program = (
+        "import sqlite3, sys; store = sqlite3.connect(sys.argv[1], autocommit=True);"
+        " store.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(layout.database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.communicate("")
+
+
+def test_steps_that_only_ask_keep_no_service_alive_beside_a_store_that_stays_locked(shop: Shop) -> None:
+    """The supplier answers every time, and nothing can be written: no ping, until something is."""
+    shop.run()
+    order = shop.orders()["vanilla"]
+    shop.approve(order)
+    pings: list[int] = []
+    asked: list[int] = []
+
+    with (
+        shop.instance.service() as bare,
+        closing(sqlite3.connect(shop.instance.layout.database, autocommit=True)) as other,
+    ):
+        worker = replace(bare._worker, settings=replace(bare._worker.settings, supplier=ACCESS))
+        service = Service(worker, Watched(pings), bare._stop, shop.account)
+        service._connection.execute("PRAGMA busy_timeout = 20")
+        receipts = shop.account.receipts
+
+        def answering(after: int = 0) -> Iterator[SupplierReceipt]:
+            asked.append(len(pings))
+            if len(asked) == 2:  # the work is claimed and about to be sent
+                other.execute("BEGIN IMMEDIATE")
+            return receipts(after)
+
+        shop.account.receipts = answering  # type: ignore[method-assign]
+
+        def wait(_seconds: float) -> None:
+            if len(asked) > 5 and other.in_transaction:
+                other.execute("ROLLBACK")
+            bare._stop.requested = shop.orders()["vanilla"].status == "CONFIRMED"
+
+        bare._stop.wait = wait  # type: ignore[method-assign, assignment]
+        service.run()
+    assert len(asked) > 5, "the retried turn went on asking"
+    assert len(set(asked[3:6])) == 1, "a step that only asked was told as progress"
+    assert len(pings) > asked[-1], "and once something was written, it is told again"
+
+
+class Watched(Notifier):
+    """Counts what the watchdog would hear."""
+
+    def __init__(self, pings: list[int]) -> None:
+        super().__init__({})
+        self._pings = pings
+
+    def watchdog(self) -> None:
+        self._pings.append(len(self._pings))
 
 
 def test_the_dispatcher_refuses_a_purchase_outside_its_subset(shop: Shop) -> None:

@@ -10,6 +10,7 @@ FROZEN = {
     ("work", 2): "83d17995f23ce592",
     ("orders", 1): "e7e2393c0bde8b48",
     ("usage", 1): "b29aa0d01474530c",
+    ("orders", 2): "fd59e6fce7c88bf7",
     ("shop", 1): "a8790e3de6b38dfc",
     ("recovery", 1): "4cdf2b2f05011223",
 }

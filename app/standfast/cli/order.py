@@ -23,7 +23,7 @@ from standfast.cli.common import (
 from standfast.clock import Clock, rfc3339
 from standfast.errors import BadInput
 from standfast.operations.opening import reading, shop_config, writing
-from standfast.operations.purchasing import supplier_account
+from standfast.operations.purchasing import refuse_amnesia, supplier_account
 from standfast.orders import Approval, Order, Step
 from standfast.shop.stock import receive
 from standfast.supplier.wire import SupplierReceipt
@@ -248,7 +248,7 @@ def approve(
     now = time.time()
     end = now + hours * 3600 if until is None else _time(until)
     policy = shop_config(context.layout).policy
-    with writing(context.layout) as connection:
+    with (reading if context.check else writing)(context.layout) as connection:
         told = orders.approve(
             connection,
             digest,
@@ -281,7 +281,7 @@ def revoke(
     """Take a draft or an approval back. What was already sent cannot be recalled; it is never sent again."""
     context = current(ctx)
     policy = shop_config(context.layout).policy
-    with writing(context.layout) as connection:
+    with (reading if context.check else writing)(context.layout) as connection:
         told = orders.revoke(
             connection,
             order,
@@ -304,14 +304,13 @@ def send(ctx: typer.Context, order: OrderId) -> None:
     """Send one approved order now, as the service would. Exit 4 when it was not accepted for certain."""
     context = current(ctx)
     layout = context.layout
-    with supplier_account(layout) as account, writing(layout) as connection:
-        if context.check:
-            epoch = orders.show_order(connection, order).epoch
-            found = orders.sendable(connection, order, epoch, now=time.time(), marker=layout.marker)
-        else:
+    with supplier_account(layout) as account, (reading if context.check else writing)(layout) as connection:
+        if not context.check:
             orders.expire(connection, now=time.time())
-            found = orders.show_order(connection, order)
-            orders.sendable(connection, order, found.epoch, now=time.time(), marker=layout.marker)
+        found = orders.show_order(connection, order)
+        orders.sendable(connection, order, found.epoch, now=time.time(), marker=layout.marker)
+        refuse_amnesia(connection, layout, account, now=time.time(), check=context.check)
+        if not context.check:
             supplier = orders.connect(connection, account, layout.marker)
             found = orders.send(connection, order, supplier, claim=None, clock=Clock(), marker=layout.marker)
     result = OrderSent(changed=True, check=context.check, order=OrderEntry.of(found))
@@ -344,7 +343,7 @@ def resolve(
     policy = shop_config(layout).policy
     policy.refuse_unless_operator(operator)
     evidence = None if receipt is None else _read_receipt(receipt)
-    with writing(layout) as connection:
+    with (reading if context.check else writing)(layout) as connection:
         before = orders.show_order(connection, order)
         if evidence is not None:
             told = orders.resolve(
@@ -362,6 +361,7 @@ def resolve(
             after, changed = before, before.status == "UNKNOWN"
         else:
             with supplier_account(layout) as account:
+                refuse_amnesia(connection, layout, account, now=time.time())
                 supplier = orders.connect(connection, account, layout.marker)
                 after = orders.reconcile(
                     connection, order, supplier, clock=Clock(), marker=layout.marker, resend=False
@@ -379,7 +379,7 @@ def deliver(ctx: typer.Context, order: OrderId, operator: Operator) -> None:
     """Record that a confirmed order's goods are here; counts them into the stock, once."""
     context = current(ctx)
     policy = shop_config(context.layout).policy
-    with writing(context.layout) as connection:
+    with (reading if context.check else writing)(context.layout) as connection:
         told = orders.deliver(
             connection,
             order,

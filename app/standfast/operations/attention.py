@@ -33,6 +33,8 @@ RUNNING_SECONDS = 1_800
 """A RUNNING item claimed longer ago needs attention: two of the longest leases without an end."""
 BLOCKED_SECONDS = 86_400
 """A BLOCKED item that waits for no order needs attention after a day: nothing but an operator ends it."""
+DRAFT_SECONDS = 86_400
+"""A draft that waits longer for an operator needs attention: whoever was told may not have seen it."""
 SENDING_SECONDS = 60
 """A report or order still sending after so long needs attention; before, it is on its way."""
 
@@ -56,6 +58,7 @@ class Attention(BaseModel):
         "rehearsal_old",
         "rehearsal_failed",
         "usage_ceiling",
+        "approvals_wanted",
     ]
     observed: str
     remedy: str
@@ -279,6 +282,21 @@ def usage_ceiling(seen: Seen) -> Found | None:
     return Found(f"model calls refused on {used.today.day} (UTC): {told}", remedy)
 
 
+def approvals_wanted(seen: Seen) -> Found | None:
+    """Nothing is bought until somebody approves it, perhaps a second time."""
+    lapsed, old = orders.unapproved(seen.connection, seen.now - DRAFT_SECONDS)
+    told = [
+        f"{lapsed} orders were approved, but the approval ended before they were sent" if lapsed else "",
+        f"{old} drafts have waited for an operator for longer than {DRAFT_SECONDS} s" if old else "",
+    ]
+    if not lapsed and not old:
+        return None
+    return Found(
+        "; ".join(filter(None, told)),
+        "`standfast order list --status DRAFT`: approve each by its digest, or revoke it",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     paused,
     marker_disagrees,
@@ -295,5 +313,6 @@ RULES: tuple[Rule, ...] = (
     rehearsal_old,
     rehearsal_failed,
     usage_ceiling,
+    approvals_wanted,
 )
 """A new rule is a function above, a line here, and its name in `Attention`."""

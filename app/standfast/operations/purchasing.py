@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from standfast import authority, orders
 from standfast.errors import ConfigurationInvalid, Refused
 from standfast.layout import Layout
 from standfast.operations import environment
 from standfast.orders import HttpSupplier, SupplierAccess
+from standfast.store import Store
 
 
 def supplier_access(layout: Layout, given: Mapping[str, str] = os.environ) -> SupplierAccess:
@@ -37,6 +39,31 @@ def supplier_account(layout: Layout) -> Iterator[HttpSupplier]:
         yield account
     finally:
         account.close()
+
+
+def refuse_amnesia(
+    connection: Store, layout: Layout, account: orders.SupplierAccount, *, now: float, check: bool = False
+) -> None:
+    """The amnesia check before an operator's own request: end the era over what the store never knew.
+
+    As the service does it. ``check`` compares and refuses, and ends nothing. Raises Refused ``amnesia``, and
+    SupplierUnavailable when the receipts cannot be compared: then nothing is asked or sent either.
+    """
+    found = orders.compare(connection, account)
+    if not found.unknown:
+        return
+    if not check:
+        authority.replace(connection, layout, found.reason, now)
+    raise Refused(
+        "amnesia",
+        "the supplier holds receipts that this store never knew: the state is older than the world",
+        observed=list(found.unknown),
+        remedy=(
+            "nothing was sent; "
+            + ("the era would end" if check else "the era has ended")
+            + " and operations pause: inspect and recover the account"
+        ),
+    )
 
 
 def _file(layout: Layout) -> Mapping[str, str]:

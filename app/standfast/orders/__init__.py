@@ -31,6 +31,7 @@ from standfast.orders.book import (
     spending,
     stuck_orders,
     told,
+    unapproved,
     with_digest,
 )
 from standfast.orders.client import (
@@ -48,7 +49,7 @@ from standfast.orders.component import COMPONENT
 from standfast.orders.era import PAUSED
 from standfast.orders.evidence import Recorded, deliver, resolve
 from standfast.orders.intent import Intent, money, order_id
-from standfast.orders.policy import LONGEST_APPROVAL, POLICY_OPERATOR, Policy
+from standfast.orders.policy import LONGEST_APPROVAL, LONGEST_DRAFT, POLICY_OPERATOR, Policy
 from standfast.orders.proposals import RECORD, Proposed, propose
 from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
 from standfast.orders.recovering import (
@@ -60,7 +61,7 @@ from standfast.orders.recovering import (
     refuse_invalid,
 )
 from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
-from standfast.orders.waiting import has_open_orders, left_blocked, wait, waits, wake
+from standfast.orders.waiting import has_open_orders, left_blocked, to_tell, wait, waits, wake
 
 if TYPE_CHECKING:
     from standfast.orders.http import HttpSupplier
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPONENT",
     "LONGEST_APPROVAL",
+    "LONGEST_DRAFT",
     "OPEN",
     "PAUSED",
     "POLICY_OPERATOR",
@@ -133,8 +135,10 @@ __all__ = [
     "show_order",
     "spending",
     "stuck_orders",
+    "to_tell",
     "told",
     "transmit",
+    "unapproved",
     "wait",
     "waits",
     "wake",

@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from standfast.orders.book import (
     with_digest,
 )
 from standfast.orders.era import current_epoch
-from standfast.orders.policy import LONGEST_APPROVAL, POLICY_OPERATOR, Policy
+from standfast.orders.policy import LONGEST_APPROVAL, LONGEST_DRAFT, POLICY_OPERATOR, Policy
 from standfast.store import immediate, new_id
 
 _NOTE_LENGTH = 300
@@ -65,7 +66,7 @@ def approve(
     """
     if not math.isfinite(until) or not now < until <= now + LONGEST_APPROVAL:
         raise BadInput("until: a time after now and at most one day ahead")
-    with immediate(connection, "approve"):
+    with nullcontext() if check else immediate(connection, "approve"):
         policy.refuse_unless_operator(operator)
         epoch = current_epoch(connection, marker)
         draft = _find(connection, digest, order)
@@ -133,7 +134,7 @@ def revoke(
     reservation stays until the outcome is known. Raises Refused ``operator_unknown``, ``order_unknown``,
     ``order_settled``.
     """
-    with immediate(connection, "revoke"):
+    with nullcontext() if check else immediate(connection, "revoke"):
         policy.refuse_unless_operator(operator)
         found = show_order(connection, order)
         if found.status in {"CONFIRMED", "DELIVERED", "REJECTED"}:
@@ -152,28 +153,48 @@ def revoke(
             if sent:
                 connection.execute("UPDATE orders SET note = ? WHERE id = ?", (note, order))
             else:
-                connection.execute(
-                    "UPDATE orders SET status = 'REVOKED', reserved_cents = 0, note = ?, changed_at = ?"
-                    " WHERE id = ?",
-                    (note, now, order),
-                )
+                _set_revoked(connection, order, note, now)
         return Revoked(show_order(connection, order), changed=changed, recalled=not sent)
 
 
 def expire(connection: sqlite3.Connection, *, now: float) -> list[Order]:
-    """Turn approved orders whose approval has run out into drafts again and free what they reserved."""
-    due = (
-        "SELECT orders.id, approvals.operator, approvals.until FROM orders JOIN approvals"
-        " ON approvals.order_id = orders.id AND approvals.revoked = 0"
-        " WHERE orders.status = 'APPROVED' AND approvals.until <= ?"
-    )
-    if connection.execute(due, (now,)).fetchone() is None:
+    """End what nobody acted on in time; returns the orders that changed.
+
+    An approved order whose approval has run out is a draft again, and what it reserved is free. A draft that
+    nobody approved for LONGEST_DRAFT is revoked, so that its work ends.
+    """
+    if not _lapsed(connection, now) and not _abandoned(connection, now):
         return []
     with immediate(connection, "expire"):
-        rows = connection.execute(due, (now,)).fetchall()
-        for order, operator, until in rows:
-            _back_to_draft(connection, order, now, f"the approval of {operator} ended {rfc3339(until)}")
-        return [show_order(connection, row[0]) for row in rows]
+        lapsed, abandoned = _lapsed(connection, now), _abandoned(connection, now)
+        for order, operator, until in lapsed:
+            _back_to_draft(
+                connection,
+                order,
+                now,
+                f"the approval of {operator} ended {rfc3339(until)}, before it was sent",
+            )
+        for order in abandoned:
+            note = f"nobody approved it within {LONGEST_DRAFT // 86_400} days"
+            _set_revoked(connection, order, note, now)
+        return [show_order(connection, order) for order in [*(row[0] for row in lapsed), *abandoned]]
+
+
+def _lapsed(connection: sqlite3.Connection, now: float) -> list[tuple[str, str, float]]:
+    """Approved orders whose approval has run out: the order, who approved it, until when."""
+    return connection.execute(
+        "SELECT orders.id, approvals.operator, approvals.until FROM orders JOIN approvals"
+        " ON approvals.order_id = orders.id AND approvals.revoked = 0"
+        " WHERE orders.status = 'APPROVED' AND approvals.until <= ?",
+        (now,),
+    ).fetchall()
+
+
+def _abandoned(connection: sqlite3.Connection, now: float) -> list[str]:
+    rows = connection.execute(
+        "SELECT id FROM orders WHERE status = 'DRAFT' AND changed_at <= ?", (now - LONGEST_DRAFT,)
+    )
+    return [row[0] for row in rows]
 
 
 def _find(connection: sqlite3.Connection, digest: str, order: str | None) -> Order:
@@ -252,6 +273,13 @@ def _back_to_draft(connection: sqlite3.Connection, order: str, now: float, note:
     _end_approvals(connection, order)
     connection.execute(
         "UPDATE orders SET status = 'DRAFT', reserved_cents = 0, note = ?, changed_at = ? WHERE id = ?",
+        (note, now, order),
+    )
+
+
+def _set_revoked(connection: sqlite3.Connection, order: str, note: str, now: float) -> None:
+    connection.execute(
+        "UPDATE orders SET status = 'REVOKED', reserved_cents = 0, note = ?, changed_at = ? WHERE id = ?",
         (note, now, order),
     )
 

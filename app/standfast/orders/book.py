@@ -11,6 +11,7 @@ STATUSES = ("DRAFT", "APPROVED", "SENDING", "UNKNOWN", "CONFIRMED", "DELIVERED",
 OPEN = ("DRAFT", "APPROVED", "SENDING", "UNKNOWN")
 """Not yet settled: the work that asked waits for these."""
 _TOLD = {
+    "DRAFT": "it was not sent",
     "CONFIRMED": "the supplier accepted it",
     "DELIVERED": "it was delivered",
     "REJECTED": "the supplier refused it",
@@ -152,7 +153,7 @@ def open_orders(connection: sqlite3.Connection) -> list[Order]:
 
 
 def told(order: Order) -> str:
-    """What a settled order came to, as one line of a report."""
+    """What a settled order came to, or a draft that stays one, as one line of a report."""
     what = f"{order.quantity} of {order.sku} for {money(order.total_cents, order.currency)}"
     return f"- {what} from {order.target}: {_TOLD[order.status]} ({order.note})"
 
@@ -246,6 +247,17 @@ def counts(connection: sqlite3.Connection) -> dict[str, int]:
         ).fetchall()
     )
     return {status: found.get(status, 0) for status in OPEN}
+
+
+def unapproved(connection: sqlite3.Connection, waiting_since: float) -> tuple[int, int]:
+    """Drafts whose approval ended unsent, and others that have waited since before a time."""
+    row = connection.execute(
+        "SELECT coalesce(sum(lapsed), 0), coalesce(sum(NOT lapsed AND changed_at < ?), 0) FROM ("
+        "SELECT changed_at, EXISTS (SELECT 1 FROM approvals WHERE order_id = orders.id) AS lapsed"
+        " FROM orders WHERE status = 'DRAFT')",
+        (waiting_since,),
+    ).fetchone()
+    return int(row[0]), int(row[1])
 
 
 def stuck_orders(connection: sqlite3.Connection, sent_before: float) -> int:

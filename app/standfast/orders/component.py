@@ -191,6 +191,16 @@ _TRIGGERS = (
     """,
 )
 
+# An order whose approval ended unsent is news for the work that waits for it: once, whatever dies in between.
+_TELL = (
+    "ALTER TABLE order_waits ADD COLUMN tell INTEGER NOT NULL DEFAULT 0 CHECK (tell IN (0, 1))",
+    """
+    CREATE TRIGGER orders_lapsed AFTER UPDATE OF status ON orders
+    WHEN NEW.status = 'DRAFT' AND OLD.status = 'APPROVED'
+    BEGIN UPDATE order_waits SET tell = 1 WHERE work = NEW.work; END
+    """,
+)
+
 
 def _authority_ends(connection: sqlite3.Connection) -> None:
     """No approval and no reservation outlives its era; what was sent stays: it is a fact about the world.
@@ -220,6 +230,7 @@ COMPONENT = Component(
             _WAITS,
             *_TRIGGERS,
         ),
+        _TELL,
     ),
     on_epoch_end=_authority_ends,
 )

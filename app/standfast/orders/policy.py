@@ -6,6 +6,8 @@ from standfast.errors import Refused
 
 LONGEST_APPROVAL = 86_400
 """Seconds: an approval ends at most one day ahead."""
+LONGEST_DRAFT = 7 * 86_400
+"""Seconds after which a draft that nobody approves ends: prices and needs have changed by then."""
 POLICY_OPERATOR = "policy:allowance"
 """Who approved what the automatic allowance covers."""
 

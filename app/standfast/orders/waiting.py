@@ -5,7 +5,7 @@ from pathlib import Path
 
 from standfast.authority import Claim, fenced
 from standfast.clock import Clock
-from standfast.orders.book import OPEN
+from standfast.orders.book import OPEN, Order, orders_of
 from standfast.orders.era import current_epoch
 from standfast.store import immediate
 from standfast.work.endings import check_ending, end_within
@@ -16,11 +16,12 @@ LONGEST_WAIT = 1800.0
 
 _MOST_DOUBLINGS = 16
 
-# Something to do: an order to send, or none open any more, so that the work can end.
+# Something to do: an order to send, an approval that ended unsent to tell of, or none open any more, so that
+# the work can end.
 _DUE = f"""
 SELECT order_waits.work FROM order_waits JOIN work ON work.id = order_waits.work
  WHERE work.status = 'BLOCKED' AND (next_at <= :now OR next_at > :now + :longest)
-   AND (EXISTS (SELECT 1 FROM orders WHERE orders.work = work.id AND orders.status = 'APPROVED')
+   AND (tell = 1 OR EXISTS (SELECT 1 FROM orders WHERE orders.work = work.id AND orders.status = 'APPROVED')
         OR NOT EXISTS (SELECT 1 FROM orders WHERE orders.work = work.id AND orders.status IN {OPEN}))
 """  # noqa: S608 - constants
 
@@ -34,6 +35,17 @@ def has_open_orders(connection: sqlite3.Connection, work: str) -> bool:
 def waits(connection: sqlite3.Connection, work: str) -> bool:
     """Whether the work has said all it had to say and only follows its orders now."""
     return connection.execute("SELECT 1 FROM order_waits WHERE work = ?", (work,)).fetchone() is not None
+
+
+def to_tell(connection: sqlite3.Connection, work: str) -> list[Order]:
+    """The work's drafts whose approval ended unsent, when that was not told yet."""
+    rows = connection.execute(
+        "SELECT id FROM orders JOIN order_waits USING (work) WHERE work = ? AND tell = 1 AND status = 'DRAFT'"
+        " AND EXISTS (SELECT 1 FROM approvals WHERE order_id = orders.id)",
+        (work,),
+    ).fetchall()
+    lapsed = {row[0] for row in rows}
+    return [one for one in orders_of(connection, work) if one.id in lapsed]
 
 
 def left_blocked(connection: sqlite3.Connection, claimed_before: float) -> int:
@@ -53,14 +65,15 @@ def wait(
     clock: Clock,
     marker: Path,
     back_off: bool = False,
+    told: bool = False,
     report: str | None = None,
     run: str | None = None,
     reason: str = "",
 ) -> None:
     """End the claim as BLOCKED, with its report: its work waits for its orders from now on. One transaction.
 
-    ``back_off``: something could not be done now, so that it is tried later, and later each time. Raises
-    StaleClaim and BadInput, with nothing written.
+    ``back_off``: something could not be done now, so that it is tried later, and later each time. ``told``:
+    what ``to_tell`` gave is in the report. Raises StaleClaim and BadInput, with nothing written.
     """
     check_ending("BLOCKED", report)
     with fenced(connection, claim, clock, marker, "wait") as now:
@@ -68,9 +81,9 @@ def wait(
         looks = (row[0] if row else 0) + 1 if back_off else 0
         pause = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(looks - 1, _MOST_DOUBLINGS)) if back_off else 0.0
         connection.execute(
-            "INSERT INTO order_waits VALUES (?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET looks = excluded.looks, next_at = excluded.next_at",
-            (claim.work, looks, now + pause),
+            "INSERT INTO order_waits (work, looks, next_at) VALUES (?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET looks = excluded.looks, next_at = excluded.next_at, tell = iif(?, 0, tell)",
+            (claim.work, looks, now + pause, told),
         )
         end_within(connection, claim, "BLOCKED", report=report, run=run, reason=reason, now=now)
 

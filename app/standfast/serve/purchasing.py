@@ -70,7 +70,8 @@ class Purchasing:
         try:
             could_not = self._send_approved(claim)
             if orders.has_open_orders(self._connection, claim.work):
-                self.put_back(claim, back_off=could_not)
+                lapsed = orders.to_tell(self._connection, claim.work)
+                self.put_back(claim, back_off=could_not, told=True, report=_approvals_ended(claim, lapsed))
             else:
                 self._finish(claim)
         except StaleClaim as stale:
@@ -78,7 +79,9 @@ class Purchasing:
             return Status.AUTHORITY_LOST
         return Status.COMPLETED
 
-    def put_back(self, claim: Claim, *, back_off: bool = False) -> None:
+    def put_back(
+        self, claim: Claim, *, back_off: bool = False, told: bool = False, report: str | None = None
+    ) -> None:
         """End the claim as BLOCKED: its orders are not settled, or a stop came between. Raises StaleClaim."""
         orders.wait(
             self._connection,
@@ -86,6 +89,8 @@ class Purchasing:
             clock=self._clock,
             marker=self._marker,
             back_off=back_off,
+            told=told,
+            report=report,
             run=self._worker.run,
             reason=prompts.WAITS_FOR_ORDERS,
         )
@@ -210,6 +215,14 @@ class Purchasing:
         log.warning(
             "supplier not reached: %s", facts(reason=str(error), observed=observed, next_try_seconds=pause)
         )
+
+
+def _approvals_ended(claim: Claim, lapsed: list[Order]) -> str | None:
+    if not lapsed:
+        return None
+    days = orders.LONGEST_DRAFT // 86_400
+    lines = [f"{orders.told(one)}\n  approve it again by its digest: {one.digest}" for one in lapsed]
+    return prompts.approvals_ended(claim.prompt, lines, days)
 
 
 def _say(event: str, order: Order) -> None:

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from standfast import orders
 from standfast.agent import Model, OfflinePlanner, Status, usage
@@ -142,7 +142,7 @@ class Service:
     ) -> None:
         self.passes = 0
         self.turns = 0
-        self._worker = worker
+        self._worker = worker = replace(worker, on_step=self._stepped)
         self._notifier = notifier
         self._stop = stop
         self._connection: sqlite3.Connection = worker.connection
@@ -157,6 +157,7 @@ class Service:
         self._in_hand: Claim | None = None
         self._said = ""
         self._next_slot: float | None = None
+        self._failed_at: int | None = None
 
     def run(self) -> None:
         """Say READY, then pass and wait until told to stop."""
@@ -180,6 +181,7 @@ class Service:
             except (StoreBusy, sqlite3.OperationalError) as error:
                 # No watchdog ping: a store that stays locked ends in a restart that says so.
                 log.warning("pass failed, trying again: %s", facts(error=str(error)))
+                self._failed_at = self._connection.total_changes
                 self._stop.wait(POLL_SECONDS)
         log.info("stopping: %s", facts(run=self._worker.run))
 
@@ -187,8 +189,19 @@ class Service:
         """One bounded pass; True when it found something to do, so that more may follow."""
         did = self._work() if self._may_work() else False
         self.passes += 1
+        self._failed_at = None
         self._notifier.watchdog()
         return did
+
+    def _stepped(self) -> None:
+        """A watchdog ping, unless a pass failed and nothing could be written since.
+
+        Steps that only ask, a supplier or a model, succeed beside a store that stays locked; pings for those
+        would keep a service alive for ever that does nothing.
+        """
+        if self._failed_at is None or self._connection.total_changes > self._failed_at:
+            self._failed_at = None
+            self._notifier.watchdog()
 
     def _may_work(self) -> bool:
         obstacle = self._obstacle()

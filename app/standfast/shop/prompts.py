@@ -45,6 +45,15 @@ The orders of this request are settled:
 
 {lines}
 """
+APPROVALS_ENDED = """\
+An approval ended before its order was sent, so nothing was bought:
+
+{prompt}
+
+{lines}
+
+What is not approved again within {days} days ends by itself.
+"""
 WAITS_FOR_ORDERS = "waits for its orders"
 
 _INSTRUCTIONS = """\
@@ -102,6 +111,11 @@ def failed(prompt: str, reason: str) -> str:
 def orders_settled(prompt: str, lines: list[str]) -> str:
     """The report for work whose orders have all come to an end."""
     return ORDERS_SETTLED.format(prompt=_first_line(prompt), lines="\n".join(lines))
+
+
+def approvals_ended(prompt: str, lines: list[str], days: int) -> str:
+    """The report for work whose orders were approved and not sent in time; the drafts end after ``days``."""
+    return APPROVALS_ENDED.format(prompt=_first_line(prompt), lines="\n".join(lines), days=days)
 
 
 def _first_line(prompt: str) -> str:
