@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterable
 from typing import Any, override
 
+# First: it brings the two below, and where the extra `live` is not carried it is the one that is missing.
+import openai
+
+# isort: split
 import httpcore2
 import httpx2
-import openai
 
 from standfast.agent.access import NO_KEY, LiveAccess
 from standfast.agent.model import ModelFailed
