@@ -15,8 +15,9 @@ from standfast.orders import Absent, Accepted, Declined, Order, Policy, Supplier
 from standfast.store import Store, immediate, open_store
 from standfast.supplier.ledger import Denied, Ledger
 from standfast.supplier.wire import Account, EpochRegistration, OrderRequest, SupplierReceipt
+from standfast.work import channels
 
-COMPONENTS = (authority.COMPONENT, work.COMPONENT, orders.COMPONENT)
+COMPONENTS = (authority.COMPONENT, work.COMPONENT, channels.COMPONENT, orders.COMPONENT)
 PRICES = {"vanilla": 300, "strawberry": 200}
 POLICY = Policy(currency="EUR", target="supplier", ceiling_cents=5000, operators=("lucy",))
 FAULTS = ("none", "drop_before_accept", "drop_after_accept", "delay", "error", "refuse", "lie", "crash")

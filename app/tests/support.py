@@ -101,6 +101,7 @@ class Instance:
 
     layout: Layout
     clock: HandClock = field(default_factory=HandClock)
+    environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def make(cls, root: Path, *, low: bool = False) -> "Instance":
@@ -148,7 +149,7 @@ class Instance:
                 connection=connection,
                 layout=self.layout,
                 clock=self.clock,
-                settings=load(self.layout, {}, None),
+                settings=load(self.layout, self.environment, None),
                 model=model or OfflinePlanner(plan),
                 run=run,
                 on_step=lambda: None,

@@ -13,8 +13,9 @@ from standfast.authority import marker as markers
 from standfast.clock import Clock
 from standfast.layout import Layout
 from standfast.store import Component, Store, immediate, open_store
+from standfast.work import channels
 
-COMPONENTS = (authority.COMPONENT, work.COMPONENT)
+COMPONENTS = (authority.COMPONENT, work.COMPONENT, channels.COMPONENT)
 HOST = "a" * 64
 START = 1_700_000_000.0
 CHILD = Path(__file__).with_name("world_child.py")

@@ -7,8 +7,9 @@ from standfast.orders.component import COMPONENT as ORDERS
 from standfast.shop.schema import COMPONENT as SHOP
 from standfast.store import Component
 from standfast.work import COMPONENT as WORK
+from standfast.work.channels import COMPONENT as CHANNEL
 
-COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, ORDERS, USAGE, SHOP, RECOVERY)
+COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, CHANNEL, ORDERS, USAGE, SHOP, RECOVERY)
 
 
 def understood() -> dict[str, int]:

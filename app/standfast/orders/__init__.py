@@ -10,7 +10,15 @@ HttpSupplier is imported when it is asked for: whoever only reads orders pays fo
 from typing import TYPE_CHECKING
 
 from standfast.orders.amnesia import Remembered, compare
-from standfast.orders.approvals import Approved, Revoked, approve, expire, revoke
+from standfast.orders.approvals import (
+    Approved,
+    Revoked,
+    approve,
+    approve_within,
+    expire,
+    revoke,
+    revoke_within,
+)
 from standfast.orders.book import (
     OPEN,
     STATUSES,
@@ -102,6 +110,7 @@ __all__ = [
     "apply_effects",
     "approvals_of",
     "approve",
+    "approve_within",
     "begin",
     "compare",
     "connect",
@@ -129,6 +138,7 @@ __all__ = [
     "refuse_invalid",
     "resolve",
     "revoke",
+    "revoke_within",
     "send",
     "sendable",
     "settle",

@@ -64,34 +64,58 @@ def approve(
     the bounds, and Refused: ``operator_unknown``, ``paused``, ``marker_disagrees``, ``digest_unknown``,
     ``digest_ambiguous``, ``not_a_draft``, ``policy_differs``, ``ceiling``.
     """
+    with nullcontext() if check else immediate(connection, "approve"):
+        return approve_within(
+            connection,
+            digest,
+            operator=operator,
+            until=until,
+            policy=policy,
+            now=now,
+            marker=marker,
+            order=order,
+            check=check,
+        )
+
+
+def approve_within(
+    connection: sqlite3.Connection,
+    digest: str,
+    *,
+    operator: str,
+    until: float,
+    policy: Policy,
+    now: float,
+    marker: Path,
+    order: str | None = None,
+    check: bool = False,
+) -> Approved:
+    """``approve`` inside the caller's write transaction, for an approval that is one with another row."""
     if not math.isfinite(until) or not now < until <= now + LONGEST_APPROVAL:
         raise BadInput("until: a time after now and at most one day ahead")
-    with nullcontext() if check else immediate(connection, "approve"):
-        policy.refuse_unless_operator(operator)
-        epoch = current_epoch(connection, marker)
-        draft = _find(connection, digest, order)
-        present = live_approval(connection, draft, now)
-        if draft.status == "APPROVED" and present is not None:
-            return Approved(draft, present, changed=False)
-        lapsed = draft.status == "APPROVED"
-        if draft.epoch != epoch or not (lapsed or draft.status == "DRAFT"):
-            raise Refused(
-                "not_a_draft",
-                "only a draft can be approved",
-                observed=f"order {draft.id} is {draft.status}",
-                remedy=f"see `standfast order show {draft.id}`",
-            )
-        _refuse_other_policy(draft, policy)
-        _refuse_past_ceiling(connection, draft, policy, now)
-        if check:
-            foreseen = Approval("", draft.id, digest, operator, False, now, until, None, False)
-            return Approved(draft, foreseen, changed=True)
-        if lapsed:
-            _back_to_draft(connection, draft.id, now, "the approval before ended")
-        _reserve(connection, draft, policy, now, operator=operator, until=until, automatic=False)
-        return Approved(
-            show_order(connection, draft.id), approvals_of(connection, draft.id)[-1], changed=True
+    policy.refuse_unless_operator(operator)
+    epoch = current_epoch(connection, marker)
+    draft = _find(connection, digest, order)
+    present = live_approval(connection, draft, now)
+    if draft.status == "APPROVED" and present is not None:
+        return Approved(draft, present, changed=False)
+    lapsed = draft.status == "APPROVED"
+    if draft.epoch != epoch or not (lapsed or draft.status == "DRAFT"):
+        raise Refused(
+            "not_a_draft",
+            "only a draft can be approved",
+            observed=f"order {draft.id} is {draft.status}",
+            remedy=f"see `standfast order show {draft.id}`",
         )
+    _refuse_other_policy(draft, policy)
+    _refuse_past_ceiling(connection, draft, policy, now)
+    if check:
+        foreseen = Approval("", draft.id, digest, operator, False, now, until, None, False)
+        return Approved(draft, foreseen, changed=True)
+    if lapsed:
+        _back_to_draft(connection, draft.id, now, "the approval before ended")
+    _reserve(connection, draft, policy, now, operator=operator, until=until, automatic=False)
+    return Approved(show_order(connection, draft.id), approvals_of(connection, draft.id)[-1], changed=True)
 
 
 def approve_by_allowance(connection: sqlite3.Connection, draft: Order, *, policy: Policy, now: float) -> bool:
@@ -135,26 +159,42 @@ def revoke(
     ``order_settled``.
     """
     with nullcontext() if check else immediate(connection, "revoke"):
-        policy.refuse_unless_operator(operator)
-        found = show_order(connection, order)
-        if found.status in {"CONFIRMED", "DELIVERED", "REJECTED"}:
-            raise Refused(
-                "order_settled",
-                "the supplier has decided; there is nothing to take back",
-                observed=f"order {order} is {found.status}",
-                remedy="what the supplier accepted can only be undone with the supplier",
-            )
-        sent = found.status in {"SENDING", "UNKNOWN"}
-        unrevoked = any(not one.revoked for one in approvals_of(connection, order))
-        changed = unrevoked if sent else found.status != "REVOKED"
-        if changed and not check:
-            note = f"revoked by {operator}{': ' + reason if reason else ''}"[:_NOTE_LENGTH]
-            _end_approvals(connection, order)
-            if sent:
-                connection.execute("UPDATE orders SET note = ? WHERE id = ?", (note, order))
-            else:
-                _set_revoked(connection, order, note, now)
-        return Revoked(show_order(connection, order), changed=changed, recalled=not sent)
+        return revoke_within(
+            connection, order, operator=operator, policy=policy, now=now, reason=reason, check=check
+        )
+
+
+def revoke_within(
+    connection: sqlite3.Connection,
+    order: str,
+    *,
+    operator: str,
+    policy: Policy,
+    now: float,
+    reason: str = "",
+    check: bool = False,
+) -> Revoked:
+    """``revoke`` inside the caller's write transaction."""
+    policy.refuse_unless_operator(operator)
+    found = show_order(connection, order)
+    if found.status in {"CONFIRMED", "DELIVERED", "REJECTED"}:
+        raise Refused(
+            "order_settled",
+            "the supplier has decided; there is nothing to take back",
+            observed=f"order {order} is {found.status}",
+            remedy="what the supplier accepted can only be undone with the supplier",
+        )
+    sent = found.status in {"SENDING", "UNKNOWN"}
+    unrevoked = any(not one.revoked for one in approvals_of(connection, order))
+    changed = unrevoked if sent else found.status != "REVOKED"
+    if changed and not check:
+        note = f"revoked by {operator}{': ' + reason if reason else ''}"[:_NOTE_LENGTH]
+        _end_approvals(connection, order)
+        if sent:
+            connection.execute("UPDATE orders SET note = ? WHERE id = ?", (note, order))
+        else:
+            _set_revoked(connection, order, note, now)
+    return Revoked(show_order(connection, order), changed=changed, recalled=not sent)
 
 
 def expire(connection: sqlite3.Connection, *, now: float) -> list[Order]:

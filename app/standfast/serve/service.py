@@ -1,7 +1,7 @@
 """The service: bounded passes over what is due, and waiting in between that costs next to nothing.
 
 A pass: schedules that are due, low-stock episodes, delegated work that ended, orders, one claim and its turn,
-delivery of reports. The first one asks the supplier whether this state is older than the world.
+reports into the outbox. The first one asks the supplier whether this state is older than the world.
 Waiting asks the store one PRAGMA a second and never a model.
 """
 
@@ -25,14 +25,15 @@ from standfast.authority import (
     operations,
     writer_lock,
 )
-from standfast.authority import marker as markers
 from standfast.clock import Clock
 from standfast.errors import Refused, StoreBusy
 from standfast.layout import Layout, running_release
 from standfast.notify import Notifier
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS
+from standfast.serve.channel import ChannelThread
 from standfast.serve.journal import facts, to_stderr
+from standfast.serve.obstacles import not_ours
 from standfast.serve.purchasing import Purchasing
 from standfast.serve.settings import POLL_SECONDS, Settings, load
 from standfast.serve.turn import Worker
@@ -42,6 +43,7 @@ from standfast.shop.plan import plan
 from standfast.store import open_store
 from standfast.work import (
     Outbox,
+    channels,
     close_children,
     deliver_pending,
     fire_due,
@@ -108,7 +110,8 @@ def serve(
         )
         _say_model(worker)
         service = Service(worker, notifier, stop)
-        service.run()
+        with ChannelThread(layout, clock, settings):
+            service.run()
     log.info("stopped: %s", facts(run=run, passes=service.passes, turns=service.turns))
     return Served(run=run, passes=service.passes, turns=service.turns)
 
@@ -151,7 +154,8 @@ class Service:
         self._layout = worker.layout
         self._owner = worker.layout.instance().instance
         self._host = host_identity()
-        self._channel = Outbox(worker.layout.outbox)
+        # Another channel than the outbox can be slow, and is served by a thread of its own.
+        self._outbox = Outbox(worker.layout.outbox) if worker.settings.channel is None else None
         self._purchasing = Purchasing(worker, supplier)
         self._recovered = False
         self._in_hand: Claim | None = None
@@ -211,14 +215,8 @@ class Service:
     def _obstacle(self) -> str:
         """Why this state directory must not be worked on now; empty when it may."""
         control = operations(self._connection)
-        marker = markers.read(self._layout.marker)
-        if marker is None:
-            return "authority marker is unavailable; see `standfast adopt`"
-        if marker.epoch != control.epoch:
-            return "the marker and the store name different epochs; see `standfast adopt`"
-        if marker.host != self._host:
-            return "the state directory belongs to another host; `standfast adopt` takes it over"
-        return f"paused: {control.reason}" if control.paused else ""
+        found = not_ours(control, self._layout, self._host)
+        return found or (f"paused: {control.reason}" if control.paused else "")
 
     def _say(self, state: str) -> None:
         if state != self._said:
@@ -255,7 +253,9 @@ class Service:
             return False
 
     def _deliver(self) -> bool:
-        delivered = deliver_pending(self._connection, self._channel, clock=self._clock)
+        if self._outbox is None:
+            return False
+        delivered = deliver_pending(self._connection, self._outbox, clock=self._clock)
         if delivered:
             log.info("delivered: %s", facts(reports=delivered))
         return bool(delivered)
@@ -264,7 +264,10 @@ class Service:
         """Once, in the first pass that may work: close what an earlier process left RUNNING."""
         if self._recovered:
             return False
-        resume_deliveries(self._connection, self._channel)
+        if self._outbox is not None:
+            channels.clear(self._connection)
+            channels.say(self._connection, "outbox", "", self._clock.now())
+            resume_deliveries(self._connection, self._outbox)
         left = claim_own(
             self._connection,
             owner=self._owner,

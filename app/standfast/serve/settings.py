@@ -11,6 +11,7 @@ from standfast.orders import SupplierAccess
 from standfast.serve.journal import LEVELS
 from standfast.shop import config
 from standfast.shop.config import ShopConfig
+from standfast.work import channels
 
 POLL_SECONDS = 1.0
 """How often a waiting service looks whether anything changed; one PRAGMA, no query."""
@@ -31,6 +32,8 @@ class Settings:
     """None: nothing is bought."""
     live: LiveAccess | None = None
     """None: the offline planner answers."""
+    channel: channels.Access | None = None
+    """None: reports go to the outbox."""
 
 
 def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float | None) -> Settings:
@@ -52,4 +55,7 @@ def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float
         longest_wait=min(LONGEST_WAIT, watchdog_seconds / 3 if watchdog_seconds else LONGEST_WAIT),
         supplier=SupplierAccess.from_environment(environment),
         live=LiveAccess.from_environment(environment, shop.model.output_field),
+        channel=channels.access(
+            shop.channel.kind, environment, webhook_idempotent=shop.channel.webhook_idempotent
+        ),
     )

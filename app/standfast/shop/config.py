@@ -5,7 +5,7 @@ import time
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -173,13 +173,38 @@ class ModelTable(_Table):
         return Ceilings(self.daily_calls, self.daily_tokens, self.daily_cents, self.work_cents)
 
 
+type OperatorName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.@-]{0,63}$")]
+
+
 class Operators(_Table):
     """Who may approve."""
 
-    allowed: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.@-]{0,63}$")], ...],
-        Field(max_length=100, strict=False),
-    ] = ()
+    allowed: Annotated[tuple[OperatorName, ...], Field(max_length=100, strict=False)] = ()
+    telegram: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}$")], OperatorName], Field(max_length=100)
+    ] = {}
+    """Telegram's number of a person -> which of the allowed operators that is."""
+
+    @model_validator(mode="after")
+    def _telegram_names_are_allowed(self) -> "Operators":
+        if strange := sorted(set(self.telegram.values()) - set(self.allowed)):
+            raise ValueError(f"telegram: {', '.join(strange)} must be among allowed")
+        return self
+
+
+class ChannelTable(_Table):
+    """Where reports go, and what may come in there. Secrets are in agent.env, never here."""
+
+    kind: Literal["outbox", "telegram", "webhook"] = "outbox"
+    webhook_idempotent: bool = False
+    """The receiver gives one effect per Idempotency-Key, so that a report may be sent again."""
+    decisions_per_minute: Annotated[int, Field(ge=1, le=1000)] = 30
+    """/approve, /revoke and /cancel of one operator."""
+    looks_per_minute: Annotated[int, Field(ge=1, le=1000)] = 10
+    """/status and /help of one operator."""
+    questions_daily: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    questions_pending: Annotated[int, Field(ge=1, le=100_000)] = 5
+    """Questions of one operator that wait at one time."""
 
 
 class ShopConfig(_Table):
@@ -195,6 +220,7 @@ class ShopConfig(_Table):
     spending: Spending | None = None
     operators: Operators = Operators()
     recovery: Recovery = Recovery()
+    channel: ChannelTable = ChannelTable()
 
     @model_validator(mode="after")
     def _skus_are_unique(self) -> "ShopConfig":

@@ -17,8 +17,18 @@ from standfast.work.delegation import (
     delegate,
     delegated,
 )
-from standfast.work.delivery import Channel, Outbox, deliver_pending, resume_deliveries
-from standfast.work.endings import Canceled, Ending, Finished, cancel, finish, finish_and_claim
+from standfast.work.delivery import (
+    Attempt,
+    Channel,
+    Declined,
+    NotSent,
+    Outbox,
+    Resolved,
+    deliver_pending,
+    resolve_delivery,
+    resume_deliveries,
+)
+from standfast.work.endings import Canceled, Ending, Finished, cancel, cancel_within, finish, finish_and_claim
 from standfast.work.intake import (
     Admission,
     Limits,
@@ -61,10 +71,12 @@ __all__ = [
     "RESEARCH",
     "Admission",
     "Ages",
+    "Attempt",
     "Canceled",
     "Channel",
     "ChildLimits",
     "ClosedChild",
+    "Declined",
     "Delegated",
     "DelegationPolicy",
     "Ending",
@@ -72,9 +84,11 @@ __all__ = [
     "Fired",
     "Latest",
     "Limits",
+    "NotSent",
     "Outbox",
     "Report",
     "Request",
+    "Resolved",
     "Run",
     "Schedule",
     "Slot",
@@ -85,6 +99,7 @@ __all__ = [
     "admit_within",
     "ages",
     "cancel",
+    "cancel_within",
     "children_of",
     "close_children",
     "counts",
@@ -107,6 +122,7 @@ __all__ = [
     "refuse_rejected",
     "refuse_reserved",
     "remove_schedule",
+    "resolve_delivery",
     "resume_deliveries",
     "show_report",
     "show_run",

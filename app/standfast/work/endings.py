@@ -99,40 +99,55 @@ def cancel(
     Raises Refused ``work_unknown``, ``work_finished``, ``work_claimed``.
     """
     with nullcontext() if check else immediate(connection, "cancel"):
-        row = connection.execute("SELECT status FROM work WHERE id = ?", (work,)).fetchone()
-        if row is None:
-            raise Refused("work_unknown", f"there is no work {work}", remedy="see `standfast work list`")
-        status = str(row[0])
-        if status == "CANCELED":
-            return Canceled(work=work, changed=False, status_before=status, children=0)
-        if only_unclaimed and status != "READY":
-            raise Refused("work_claimed", "the work is not waiting any more", observed=f"{work} is {status}")
-        open_children = connection.execute(
-            "SELECT count(*) FROM work INDEXED BY work_delegated"
-            " WHERE parent = ? AND status IN ('READY', 'RUNNING', 'BLOCKED')",
-            (work,),
-        ).fetchone()[0]
-        if status == "REJECTED" or (status == "DONE" and not open_children):
-            raise Refused(
-                "work_finished",
-                "the work has ended and cannot be canceled",
-                observed=f"{work} is {status}",
-                remedy="nothing is left to stop; undo its effects by new work",
-            )
-        if check:
-            return Canceled(work=work, changed=True, status_before=status, children=open_children)
-        children = connection.execute(
-            "UPDATE work SET status = 'CANCELED', reason = ?, finished_at = ?"
-            " WHERE parent = ? AND status IN ('READY', 'BLOCKED')",
-            ("parent canceled", now, work),
-        ).rowcount
-        # The generation rises, so that no claim taken before can ever match the row again.
-        connection.execute(
-            "UPDATE work SET status = 'CANCELED', generation = generation + 1, lease_until = NULL,"
-            " reason = ?, finished_at = ? WHERE id = ?",
-            (reason[:_REASON_LENGTH], now, work),
+        return cancel_within(
+            connection, work, reason=reason, now=now, only_unclaimed=only_unclaimed, check=check
         )
-        return Canceled(work=work, changed=True, status_before=status, children=children)
+
+
+def cancel_within(
+    connection: sqlite3.Connection,
+    work: str,
+    *,
+    reason: str,
+    now: float,
+    only_unclaimed: bool = False,
+    check: bool = False,
+) -> Canceled:
+    """``cancel`` inside the caller's write transaction, for one that is one with another row."""
+    row = connection.execute("SELECT status FROM work WHERE id = ?", (work,)).fetchone()
+    if row is None:
+        raise Refused("work_unknown", f"there is no work {work}", remedy="see `standfast work list`")
+    status = str(row[0])
+    if status == "CANCELED":
+        return Canceled(work=work, changed=False, status_before=status, children=0)
+    if only_unclaimed and status != "READY":
+        raise Refused("work_claimed", "the work is not waiting any more", observed=f"{work} is {status}")
+    open_children = connection.execute(
+        "SELECT count(*) FROM work INDEXED BY work_delegated"
+        " WHERE parent = ? AND status IN ('READY', 'RUNNING', 'BLOCKED')",
+        (work,),
+    ).fetchone()[0]
+    if status == "REJECTED" or (status == "DONE" and not open_children):
+        raise Refused(
+            "work_finished",
+            "the work has ended and cannot be canceled",
+            observed=f"{work} is {status}",
+            remedy="nothing is left to stop; undo its effects by new work",
+        )
+    if check:
+        return Canceled(work=work, changed=True, status_before=status, children=open_children)
+    children = connection.execute(
+        "UPDATE work SET status = 'CANCELED', reason = ?, finished_at = ?"
+        " WHERE parent = ? AND status IN ('READY', 'BLOCKED')",
+        ("parent canceled", now, work),
+    ).rowcount
+    # The generation rises, so that no claim taken before can ever match the row again.
+    connection.execute(
+        "UPDATE work SET status = 'CANCELED', generation = generation + 1, lease_until = NULL,"
+        " reason = ?, finished_at = ? WHERE id = ?",
+        (reason[:_REASON_LENGTH], now, work),
+    )
+    return Canceled(work=work, changed=True, status_before=status, children=children)
 
 
 def check_ending(status: str, report: str | None) -> None:

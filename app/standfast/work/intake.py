@@ -26,7 +26,7 @@ PROMPT_BYTES = 16 * 1024
 _ROLE = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
-RESERVED_ORIGINS = ("schedule:", "low-stock:", "delegation:", "canary:")
+RESERVED_ORIGINS = ("schedule:", "low-stock:", "delegation:", "canary:", "telegram:")
 """Beginnings of the origins that this package makes itself; see ``refuse_reserved``."""
 
 
