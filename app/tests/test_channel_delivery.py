@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import logging
+import subprocess
 import sys
 import threading
 import time
@@ -21,8 +22,7 @@ from support import Instance
 from standfast import work
 from standfast.errors import ConfigurationInvalid
 from standfast.shop import config
-from standfast.store import triggers
-from standfast.work import Declined, NotSent, channels
+from standfast.work import NotSent, channels
 from standfast.work.channels import TelegramAccess, WebhookAccess
 from standfast.work.channels.telegram import BotApi
 from standfast.work.delivery import REFUSALS
@@ -86,7 +86,7 @@ def test_what_never_left_is_pending_and_sent_once_the_server_is_there(
         away.rounds()
         assert away.delivery(report) == ("pending", "no connection: ConnectError")
         assert channels.standing(away.connection).problem == (
-            "getUpdates: no connection: ConnectError; sending: no connection: ConnectError"
+            "hearing: no connection: ConnectError; sending: no connection: ConnectError"
         )
     shop.rounds()
     assert shop.delivery(report) == ("sent", "")
@@ -182,7 +182,7 @@ def test_updates_that_cannot_be_asked_for_are_a_problem_that_ends_by_itself(
     shop.rounds()
     standing = channels.standing(shop.connection)
     assert standing.kind == "telegram"
-    assert standing.problem.startswith("getUpdates: ")
+    assert standing.problem.startswith("hearing: ")
     asked = shop.api.asked("getUpdates")
     shop.rounds()
     assert shop.api.asked("getUpdates") == asked  # not at once
@@ -252,8 +252,6 @@ def test_the_token_shows_nowhere(
 
 
 def test_the_outbox_imports_no_http(tmp_path: Path) -> None:
-    import subprocess  # noqa: PLC0415
-
     instance = Instance.make(tmp_path)
     code = (
         "import sys\nfrom pathlib import Path\nfrom standfast.layout import Layout\n"
@@ -410,8 +408,3 @@ def test_secrets_are_in_no_representation() -> None:
 def test_a_bad_table_is_named(text: str, named: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=named.replace(".", r"\.")):
         config.parse(config.sample() + text + "\n")
-
-
-def test_a_decline_is_told_from_what_never_left() -> None:
-    assert issubclass(Declined, NotSent)
-    assert not triggers.armed

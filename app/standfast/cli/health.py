@@ -6,7 +6,7 @@ import typer
 
 from standfast.agent.access import OFFLINE
 from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, table, write
-from standfast.operations.health import Health, Spending, look
+from standfast.operations.health import Channel, Health, Spending, look
 from standfast.operations.usage import UsageToday
 
 app = group("How the instance is.")
@@ -21,7 +21,8 @@ def health(ctx: typer.Context) -> None:
     the service's process is gone; a READY item older than 15 minutes while not paused; a RUNNING item
     claimed more than 30 minutes ago; reports or orders whose outcome is not known; once backups are made:
     a last backup older than 36 hours or failed, a last rehearsal older than 8 days or failed;
-    a ceiling that refuses live model calls today.
+    a ceiling that refuses live model calls today; a channel that refuses reports or has not answered for
+    5 minutes.
     """
     found = look(current(ctx).layout, time.time())
     emit(ctx, found, lambda: _render(found))
@@ -41,6 +42,7 @@ def _render(found: Health) -> None:
             ("oldest RUNNING", _seconds(found.oldest_running_seconds)),
             ("last finished", _finished(found)),
             ("uncertain", f"orders {found.uncertain_orders}  reports {found.uncertain_reports}"),
+            ("channel", _channel(found.channel)),
             ("pending approvals", found.pending_approvals),
             ("spending", _spending(found.spending)),
             ("model", _model(found.usage)),
@@ -58,6 +60,13 @@ def _render(found: Health) -> None:
         )
     for told in found.notes:
         write(f"note: {told}")
+
+
+def _channel(found: Channel | None) -> str:
+    if found is None:
+        return "-"
+    held = f"; {found.held_reports} reports held" if found.held_reports else ""
+    return f"{found.kind}: {found.problem or 'ok'}{held}"
 
 
 def _spending(found: Spending) -> str:

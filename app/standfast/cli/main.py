@@ -55,6 +55,7 @@ COMMANDS: dict[str, str] = {
     "canary": "Prove that the running service finishes new work.",
     "work": "Requests: add, list, show, cancel.",
     "report": "Reports that finished work has left.",
+    "channel": "Where reports go, and what came in there.",
     "schedule": "Work that comes due by the clock.",
     "order": "Orders: list, show, approve, revoke, send, resolve, deliver.",
     "stock": "The shop's stock and its events.",

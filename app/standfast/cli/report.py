@@ -7,8 +7,9 @@ from pydantic import BaseModel
 
 from standfast.cli.common import current, emit, examples, facts, group, printable, table, write
 from standfast.clock import rfc3339
-from standfast.operations.opening import reading
-from standfast.work import Report, list_reports, show_report
+from standfast.errors import BadInput
+from standfast.operations.opening import reading, shop_config, writing
+from standfast.work import Report, list_reports, resolve_delivery, show_report
 
 app = group("Reports that finished work has left.")
 
@@ -39,6 +40,16 @@ class ReportEntry(BaseModel):
             delivered_at=None if report.delivered_at is None else rfc3339(report.delivered_at),
             body=report.body,
         )
+
+
+class ReportResolved(BaseModel):
+    """What an operator's word made of a report, or with `--check` would make."""
+
+    changed: bool
+    check: bool
+    report: ReportEntry
+    resend: bool
+    """False: it counts as sent."""
 
 
 class ReportList(BaseModel):
@@ -85,3 +96,40 @@ def show(ctx: typer.Context, report: Annotated[str, typer.Argument(help="A repor
             write(printable(line))
 
     emit(ctx, shown, render)
+
+
+@app.command(
+    epilog=examples(
+        "standfast report resolve 01a228840fb0ef5a4147666b --sent",
+        "standfast report resolve 01a228840fb0ef5a4147666b --resend --may-arrive-twice",
+    )
+)
+def resolve(
+    ctx: typer.Context,
+    report: Annotated[str, typer.Argument(help="A report's id.")],
+    *,
+    sent: Annotated[bool, typer.Option("--sent", help="It arrived.")] = False,
+    resend: Annotated[bool, typer.Option("--resend", help="Send it again.")] = False,
+    may_arrive_twice: Annotated[
+        bool, typer.Option("--may-arrive-twice", help="With --resend: a second one does no harm.")
+    ] = False,
+) -> None:
+    """Settle a report of which nobody knows whether it arrived, or let a refused one be tried again.
+
+    Look first whether it is there: its id is at its end. Sending an uncertain report again needs
+    --may-arrive-twice, unless the channel gives one effect per report (`standfast channel show`).
+    """
+    if sent == resend:
+        raise BadInput("say either --sent or --resend")
+    context = current(ctx)
+    idempotent = shop_config(context.layout).channel.idempotent
+    with writing(context.layout) as connection:
+        told = resolve_delivery(
+            connection, report, arrived=sent, twice=may_arrive_twice or idempotent, check=context.check
+        )
+    result = ReportResolved(
+        changed=told.changed, check=context.check, report=ReportEntry.of(told.report), resend=resend
+    )
+    done = "counts as sent" if sent else "will be sent again"
+    would = " (not done: --check)" if context.check else "" if told.changed else " already"
+    emit(ctx, result, lambda: write(f"report {report}: {done}{would}"))

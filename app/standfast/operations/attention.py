@@ -23,6 +23,7 @@ from standfast.operations.backup.standing import (
     Standing,
     is_ahead,
 )
+from standfast.work import channels
 
 if TYPE_CHECKING:
     from standfast.operations.health import Health
@@ -37,6 +38,8 @@ DRAFT_SECONDS = 86_400
 """A draft that waits longer for an operator needs attention: whoever was told may not have seen it."""
 SENDING_SECONDS = 60
 """A report or order still sending after so long needs attention; before, it is on its way."""
+CHANNEL_SECONDS = 300
+"""A channel that has not answered for longer needs attention."""
 
 
 class Attention(BaseModel):
@@ -52,6 +55,8 @@ class Attention(BaseModel):
         "running_old",
         "blocked_old",
         "uncertain_reports",
+        "held_reports",
+        "channel_failing",
         "uncertain_orders",
         "backup_old",
         "backup_failed",
@@ -196,7 +201,35 @@ def uncertain_reports(seen: Seen) -> Found | None:
     stuck = work.uncertain_reports(seen.connection, seen.now - SENDING_SECONDS)
     if not stuck:
         return None
-    return Found(f"{stuck} reports may or may not have arrived", "see `standfast report list`")
+    return Found(
+        f"{stuck} reports may or may not have arrived",
+        "`standfast report list`, look whether it is there, then `standfast report resolve`",
+    )
+
+
+def held_reports(seen: Seen) -> Found | None:
+    """The channel refuses them, and trying again would not help."""
+    channel = seen.health.channel
+    if channel is None or not channel.held_reports:
+        return None
+    return Found(
+        f"the channel {channel.kind} refused {channel.held_reports} reports, each many times",
+        "correct what `standfast report list` notes, then restart the service, or `standfast report resolve`",
+    )
+
+
+def channel_failing(seen: Seen) -> Found | None:
+    """Nobody is heard, or nothing is delivered, for longer than a server's bad moment."""
+    channel = seen.health.channel
+    if channel is None or channel.problem is None:
+        return None
+    since = channels.standing(seen.connection).since
+    if seen.now - since <= CHANNEL_SECONDS:
+        return None
+    return Found(
+        f"{channel.kind} since {rfc3339(since)}: {channel.problem}",
+        "correct it in agent.env and restart the service; it is tried again in any case",
+    )
 
 
 def uncertain_orders(seen: Seen) -> Found | None:
@@ -307,6 +340,8 @@ RULES: tuple[Rule, ...] = (
     running_old,
     blocked_old,
     uncertain_reports,
+    held_reports,
+    channel_failing,
     uncertain_orders,
     backup_old,
     backup_failed,

@@ -24,6 +24,7 @@ from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import understood
 from standfast.operations.usage import UsageToday
 from standfast.store import open_readonly, schema_versions
+from standfast.work import channels
 
 STATUSES = ("READY", "RUNNING", "BLOCKED", "DONE", "CANCELED", "REJECTED")
 
@@ -60,6 +61,19 @@ class Spending(BaseModel):
     spent_cents: int
 
 
+class Channel(BaseModel):
+    """The way that reports go, as the service last saw it."""
+
+    kind: str
+    """`outbox`, `telegram` or `webhook`."""
+    problem: str | None
+    """What is wrong with it now."""
+    since: str | None
+    """Since when it has been well, or not."""
+    held_reports: int
+    """Refused so often that they are not tried again by themselves."""
+
+
 class Sqlite(BaseModel):
     """The SQLite library of this Python."""
 
@@ -93,6 +107,8 @@ class Health(BaseModel):
     """SENDING and UNKNOWN."""
     uncertain_reports: int
     """Sending and unknown."""
+    channel: Channel | None
+    """null: the store is older than this release's channels."""
     pending_approvals: int
     """Drafts that wait for an operator."""
     spending: Spending
@@ -155,6 +171,7 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
         oldest_running_seconds=waiting.running,
         uncertain_orders=open_orders["SENDING"] + open_orders["UNKNOWN"],
         uncertain_reports=work.uncertain_reports(connection),
+        channel=_channel(connection),
         pending_approvals=open_orders["DRAFT"],
         spending=_spending(orders.spending(connection, now)),
         usage=usage.today(connection, now) if "usage" in schema_versions(connection) else None,
@@ -166,6 +183,18 @@ def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Heal
     )
     asked = attention(Seen(health, control, layout, connection, now, backups))
     return health.model_copy(update={"ok": not asked, "attention": asked, "notes": _notes(health)})
+
+
+def _channel(connection: sqlite3.Connection) -> Channel | None:
+    if "channel" not in schema_versions(connection):
+        return None
+    found = channels.standing(connection)
+    return Channel(
+        kind=found.kind,
+        problem=found.problem or None,
+        since=rfc3339(found.since) if found.since else None,
+        held_reports=found.held,
+    )
 
 
 def _spending(found: orders.Spending) -> Spending:

@@ -140,10 +140,10 @@ class ChannelDesk:
         try:
             found = incoming.updates(self._offset)
         except OSError as error:
-            self._failed("getUpdates", self._asking, error)
+            self._failed("hearing", self._asking, error)
             return False
         self._asking.succeeded()
-        self._problems.pop("getUpdates", None)
+        self._problems.pop("hearing", None)
         triggers.reach("channel.updates_taken")
         messages = [one for one in found if isinstance(one, Message)]
         for reply in commands.receive(self._desk, messages):

@@ -206,6 +206,11 @@ class ChannelTable(_Table):
     questions_pending: Annotated[int, Field(ge=1, le=100_000)] = 5
     """Questions of one operator that wait at one time."""
 
+    @property
+    def idempotent(self) -> bool:
+        """Whether a report that is sent again has one effect."""
+        return self.kind == "outbox" or (self.kind == "webhook" and self.webhook_idempotent)
+
 
 class ShopConfig(_Table):
     """A whole ``shop.toml``."""
