@@ -15,20 +15,26 @@ from standfast.serve.channel import ChannelDesk
 from standfast.shop import config
 from standfast.work import channels
 
-SETTINGS = f"""
-telegram = {{ "{LUCY}" = "lucy" }}
-
-[channel]
-kind = "telegram"
-"""
+OPERATORS = f'telegram = {{ "{LUCY}" = "lucy" }}'
 
 
-def with_channel(root: Path, more: str = "", *, low: bool = False) -> Instance:
-    """An initialised instance; `[operators]` is the sample's last table, and what follows goes on with it."""
+def with_channel(root: Path, more: str = "", *, kind: str = "telegram", low: bool = False) -> Instance:
+    """An initialised instance with a channel of a kind, and ``more`` lines of `[channel]`."""
     instance = Instance.make(root, low=low)
-    with instance.layout.shop.open("a") as file:
-        file.write(SETTINGS + more)
+    shop = instance.layout.shop
+    shop.write_text(configured(shop.read_text(), OPERATORS, f'kind = "{kind}"\n{more}'))
     return instance
+
+
+def configured(text: str, operators: str = "", channel: str = "") -> str:
+    """The sample with lines added to `[operators]`, and others in place of its `[channel]`'s."""
+    for before, after in (
+        ('allowed = ["lucy"]\n', f'allowed = ["lucy"]\n{operators}\n'),
+        ('kind = "outbox"\n', f"{channel}\n"),
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    return text
 
 
 @dataclass

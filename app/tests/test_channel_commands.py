@@ -1,14 +1,16 @@
 """What operators may ask for over a channel: once per update, within limits, by nobody but them."""
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bot_api import CHAT, GROUP, LUCY, STRANGER, BotApiServer, bot_api
 from channeling import Channeling, desk_of, with_channel
 
-from standfast import authority, work
+from standfast import authority, orders, work
 from standfast.authority import marker as markers
 from standfast.authority.marker import Marker
 from standfast.work import channels
@@ -150,6 +152,69 @@ def test_updates_that_are_no_message_of_a_person_are_left_behind(shop: Channelin
     assert shop.hear("/help")[0] == "Only text is read."
     assert shop.api.waiting == []
     assert [kind for kind, _, _ in shop.outcomes()] == ["look"] * 3
+
+
+def test_a_batch_of_the_longest_messages_is_read(shop: Channeling) -> None:
+    order = shop.draft()
+    for _ in range(99):
+        shop.api.write("🍦" * 2048, entities=[{"type": "bold", "offset": i, "length": 1} for i in range(100)])
+    shop.api.write(f"/approve {order.digest}")
+    shop.rounds()
+    assert shop.order(order).status == "APPROVED"
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {
+            "message": {
+                "from": {"id": LUCY},
+                "chat": {"id": LUCY, "type": "private"},
+                "text": "half \ud83c",
+                "date": 1,
+            }
+        },
+        {"message": {"from": {"id": 2**70}, "chat": {"id": LUCY, "type": "private"}, "text": "x", "date": 1}},
+        {
+            "message": {
+                "from": {"id": LUCY},
+                "chat": {"id": LUCY, "type": "private"},
+                "text": "a\0b",
+                "date": 1,
+            }
+        },
+        {"message": {"from": {"id": LUCY}, "chat": {"id": LUCY, "type": "private"}, "text": " ", "date": -5}},
+        {
+            "message": {
+                "from": {"id": LUCY},
+                "chat": {"id": LUCY, "type": "private"},
+                "text": "/approve \0",
+                "date": 9,
+            }
+        },
+    ],
+)
+def test_a_malformed_message_keeps_none_behind_it_waiting(shop: Channeling, update: dict[str, Any]) -> None:
+    shop.api.put(update)
+    assert shop.hear("/help")[-1].startswith("/approve DIGEST")
+    assert shop.api.waiting == []
+
+
+def test_a_command_that_fails_is_taken_back_alone_and_said(
+    shop: Channeling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = shop.draft()
+
+    def broken(connection: sqlite3.Connection, *_: object, **__: object) -> None:
+        connection.execute("UPDATE orders SET note = 'half done'")
+        raise RuntimeError("test")
+
+    monkeypatch.setattr(orders, "approve_within", broken)
+    told = shop.hear(f"/approve {order.digest}", "/help")
+    assert told[0] == "Not done: it failed. See the journal."
+    assert told[1].startswith("/approve DIGEST")
+    assert shop.order(order).note != "half done"
+    assert shop.outcomes()[0] == ("decision", "failed: RuntimeError", "sent")
 
 
 def test_the_same_update_again_has_one_effect_and_one_answer(shop: Channeling) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from bot_api import CHAT, SECRET, TOKEN, BotApiServer, bot_api
-from channeling import Channeling, desk_of, with_channel
+from channeling import Channeling, configured, desk_of, with_channel
 from support import Instance
 
 from standfast import work
@@ -309,9 +309,8 @@ def receiver() -> Iterator[Receiver]:
 
 @contextmanager
 def hooked(tmp_path: Path, made: Receiver, *, idempotent: bool) -> Iterator[Channeling]:
-    instance = Instance.make(tmp_path)
-    with instance.layout.shop.open("a") as file:
-        file.write(f'\n[channel]\nkind = "webhook"\nwebhook_idempotent = {str(idempotent).lower()}\n')
+    more = f"webhook_idempotent = {str(idempotent).lower()}"
+    instance = with_channel(tmp_path, more, kind="webhook")
     with (
         bot_api() as api,
         desk_of(instance, api, STANDFAST_WEBHOOK_URL=made.url, STANDFAST_WEBHOOK_SECRET="shared") as shop,
@@ -396,15 +395,15 @@ def test_secrets_are_in_no_representation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("operators", "channel", "named"),
     [
-        ('telegram = { "7001" = "eve" }', "telegram: eve must be among allowed"),
-        ('telegram = { "lucy" = "lucy" }', "operators.telegram"),
-        ('[channel]\nkind = "pigeon"', "channel.kind"),
-        ('[channel]\nkind = "telegram"\ntoken = "x"', "channel.token: unknown field"),
-        ("[channel]\nquestions_daily = 0", "channel.questions_daily"),
+        ('telegram = { "7001" = "eve" }', "", "telegram: eve must be among allowed"),
+        ('telegram = { "lucy" = "lucy" }', "", "operators.telegram"),
+        ("", 'kind = "pigeon"', "channel.kind"),
+        ("", 'token = "x"', "channel.token: unknown field"),
+        ("", "questions_daily = 0", "channel.questions_daily"),
     ],
 )
-def test_a_bad_table_is_named(text: str, named: str) -> None:
+def test_a_bad_table_is_named(operators: str, channel: str, named: str) -> None:
     with pytest.raises(ConfigurationInvalid, match=named.replace(".", r"\.")):
-        config.parse(config.sample() + text + "\n")
+        config.parse(configured(config.sample(), operators, channel))

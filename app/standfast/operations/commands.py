@@ -4,6 +4,7 @@ The sender is who the Bot API says. Only a sender that shop.toml maps to an allo
 their own with the bot or in the configured one, has anything done; nobody else is answered.
 """
 
+import logging
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from standfast import orders, work
 from standfast.authority import operations
 from standfast.clock import rfc3339
-from standfast.errors import BadInput, Refused, StandfastError
+from standfast.errors import BadInput, Refused, StandfastError, StoreBusy
 from standfast.layout import Layout
 from standfast.operations import health
 from standfast.orders import Order
@@ -21,6 +22,8 @@ from standfast.shop.config import ShopConfig
 from standfast.store import immediate
 from standfast.work import channels
 from standfast.work.channels import Message, Reply
+
+log = logging.getLogger(__name__)
 
 APPROVAL_SECONDS = 4 * 3600
 """How long an approval lives from the moment its message was sent, unless it says otherwise."""
@@ -113,16 +116,16 @@ def _answer(asked: _Asked) -> Reply:
     limits = asked.desk.shop.channel
     if name in DECISIONS:
         if asked.within("decision", limits.decisions_per_minute):
-            reply = _decide(asked, name, arguments)
+            reply = _guarded(asked, "decision", lambda: _decide(asked, name, arguments))
         else:
             reply = _too_many(asked, Reply("decision", "too many decisions this minute"))
     elif name or asked.message.text is None:
         if asked.within("look", limits.looks_per_minute):
-            reply = _look(asked, name)
+            reply = _guarded(asked, "look", lambda: _look(asked, name))
         else:
             reply = _too_many(asked, Reply("look", "too many looks this minute"))
     else:
-        return _ask(asked)
+        return _guarded(asked, "question", lambda: _ask(asked))
     return replace(reply, command=" ".join([name, *arguments]))
 
 
@@ -133,17 +136,30 @@ def _too_many(asked: _Asked, reply: Reply) -> Reply:
     return reply
 
 
-def _decide(asked: _Asked, name: str, arguments: list[str]) -> Reply:
-    """The effect within the caller's transaction; taken back alone when a rule refuses it."""
+def _guarded(asked: _Asked, kind: channels.Kind, act: Callable[[], Reply]) -> Reply:
+    """The effect within the caller's transaction; taken back alone when it is refused, or fails.
+
+    A message that made the whole transaction fail would come again for ever, and all others behind it.
+    """
     connection = asked.desk.connection
     connection.execute("SAVEPOINT command")
     try:
-        text, outcome = _DECIDE[name](asked, arguments), "done"
+        reply = act()
     except (Refused, BadInput) as error:
         connection.execute("ROLLBACK TO command")
-        text, outcome = _told(error), f"refused: {getattr(error, 'code', 'bad_input')}"
+        reply = Reply(kind, f"refused: {getattr(error, 'code', 'bad_input')}", _told(error))
+    except (StoreBusy, sqlite3.OperationalError):
+        raise
+    except Exception as error:
+        log.exception("channel: a message failed")
+        connection.execute("ROLLBACK TO command")
+        reply = Reply(kind, f"failed: {type(error).__name__}", "Not done: it failed. See the journal.")
     connection.execute("RELEASE command")
-    return Reply("decision", outcome, text)
+    return reply
+
+
+def _decide(asked: _Asked, name: str, arguments: list[str]) -> Reply:
+    return Reply("decision", "done", _DECIDE[name](asked, arguments))
 
 
 def _approve(asked: _Asked, arguments: list[str]) -> str:
@@ -200,10 +216,7 @@ def _look(asked: _Asked, name: str) -> Reply:
     if asked.message.text is None:
         return Reply("look", "not text", "Only text is read.")
     if name == "/status":
-        try:
-            return Reply("look", "done", _status(asked.desk, asked.now))
-        except Refused as error:
-            return Reply("look", f"refused: {error.code}", _told(error))
+        return Reply("look", "done", _status(asked.desk, asked.now))
     unknown = "" if name in LOOKS else "There is no such command.\n"
     return Reply("look", "unknown command" if unknown else "done", unknown + HELP)
 

@@ -255,7 +255,6 @@ class ChannelThread:
             self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
-        failed = Pace()
         while not self._stop.is_set():
             try:
                 self._rounds()
@@ -264,7 +263,7 @@ class ChannelThread:
             except Exception:
                 # A thread that ended would leave the operator unheard, and nobody would notice.
                 log.exception("channel: unexpected failure, trying again")
-            self._stop.wait(failed.failed(self._clock.now()))
+            self._stop.wait(FIRST_RETRY)
 
     def _rounds(self) -> None:
         access = self._settings.channel

@@ -7,6 +7,7 @@ What was certainly not accepted is pending again; what the channel refuses is tr
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -124,7 +125,7 @@ def resolve_delivery(
     channel gives one effect per report. A pending one, held after refusals, is tried again. Allowed while
     paused. Raises Refused ``report_unknown``, ``report_sending``, ``report_settled``, ``may_arrive_twice``.
     """
-    with immediate(connection, "resolve_delivery"):
+    with nullcontext() if check else immediate(connection, "resolve_delivery"):
         found = show_report(connection, report)
         _refuse_unresolvable(found, arrived=arrived, twice=twice)
         wanted = "sent" if arrived else "pending"

@@ -7,6 +7,7 @@ from standfast.work.channels.access import Access, TelegramAccess, WebhookAccess
 from standfast.work.channels.component import COMPONENT
 from standfast.work.channels.inbox import (
     Entry,
+    Kind,
     Message,
     Pending,
     Reply,
@@ -26,6 +27,7 @@ __all__ = [
     "COMPONENT",
     "Access",
     "Entry",
+    "Kind",
     "Message",
     "Pending",
     "Reply",

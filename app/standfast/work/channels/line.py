@@ -19,7 +19,8 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 WHOLE_SECONDS = 20.0
 """The most that one exchange may take from its first byte to its last; below half a watchdog of 120 s."""
-ANSWER_BYTES = 1024 * 1024
+ANSWER_BYTES = 16 * 1024 * 1024
+"""A hundred of the longest messages, each character of them escaped, are some megabytes."""
 _SHOWN = "http://channel.invalid"
 
 

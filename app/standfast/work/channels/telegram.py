@@ -3,8 +3,9 @@
 sendMessage knows no idempotency: what may have arrived is never sent again by itself.
 """
 
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,8 +41,11 @@ class _Answer(BaseModel):
     parameters: _Parameters = _Parameters()
 
 
+type _Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
 class _Party(BaseModel):
-    id: int
+    id: _Number
     type: str = ""
 
 
@@ -57,7 +61,7 @@ class _Message(BaseModel):
 
 
 class _Update(BaseModel):
-    update_id: int
+    update_id: _Number
     message: Any = None
 
 
@@ -124,8 +128,9 @@ class BotApi:
     def _call(self, line: Line, method: str, **body: Any) -> Any:
         status, received = line.post(f"/{method}", **body)
         try:
-            answer = _Answer.model_validate_json(received)
-        except ValidationError:
+            # Not pydantic's own reader: half a surrogate pair in one message would lose it all of them.
+            answer = _Answer.model_validate(json.loads(received))
+        except ValueError:
             raise OSError(f"{method}: HTTP {status} with an answer that is not the Bot API's") from None
         if answer.ok and status == _OK:
             return answer.result
