@@ -207,10 +207,8 @@ def test_the_token_shows_nowhere(
     tmp_path: Path, api: BotApiServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Every log of every library at its most talkative, every exception with its causes, every row."""
-    logging.getLogger().setLevel(logging.NOTSET)
-    for name in list(logging.root.manager.loggerDict):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    caplog.set_level(logging.NOTSET)
+    for name in ["", *logging.root.manager.loggerDict, "httpx", "httpcore.connection", "httpcore.http11"]:
+        caplog.set_level(1, logger=name or None)
     instance = with_channel(tmp_path)
     raised: list[BaseException] = []
     access = TelegramAccess(TOKEN, CHAT, api.url)
