@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from standfast import authority, orders, work
 from standfast.authority import Claim
 from standfast.layout import Layout
 from standfast.operations.backup.creating import Request, create
+from standfast.operations.recovery.applying import Recovered, Reviewed, recover
+from standfast.operations.recovery.inspecting import Inspected, Inspection, inspect
+from standfast.operations.restore.restoring import RestoreResult, restore
 from standfast.orders import Order, SupplierAccess
 from standfast.orders.http import HttpSupplier
 from standfast.shop.config import parse, sample
@@ -190,6 +194,34 @@ class Day:
     def recover(self, plan: Path, digest: str = "", operator: str = "lucy", **options: Any) -> Any:
         digest = digest or sha256(plan.read_bytes())
         return self.cli("recover", "--plan", plan, "--digest", digest, "--operator", operator, **options)
+
+    def restore_here(self, source: str = "", now: float | None = None, **options: Any) -> RestoreResult:
+        """As the command, in this process."""
+        now = time.time() if now is None else now
+        return restore(self.layout, source or self.morning, now=now, **options)
+
+    def inspect_here(self, name: str = "plan.json", operator: str = "lucy", **options: Any) -> Inspected:
+        """As the command, in this process."""
+        wanted = Inspection(operator=operator, out=self.plan_file(name), now=time.time())
+        with self.account() as account:
+            return inspect(self.layout, account, wanted, **options)
+
+    def recover_here(
+        self, plan: Path, digest: str = "", operator: str = "lucy", now: float | None = None, **options: Any
+    ) -> Recovered:
+        """As the command, in this process."""
+        asked = Reviewed(path=plan, digest=digest or sha256(plan.read_bytes()), operator=operator)
+        now = time.time() if now is None else now
+        with self.account() as account:
+            return recover(self.layout, lambda: account, asked, now=now, **options)
+
+    def answered(self, name: str = "plan.json", **changed: Any) -> Path:
+        """A plan with every answer, changed as told."""
+        if not self.plan_file(name).exists():
+            self.inspect_here(name)
+        plan = self.answer(self.plan_file(name))
+        plan.write_text(json.dumps(json.loads(plan.read_bytes()) | changed))
+        return plan
 
     def answer(self, plan: Path) -> Path:
         """Fill in what a look into the freezer tells: vanilla has come, strawberry has not."""

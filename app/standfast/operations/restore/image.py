@@ -41,13 +41,18 @@ class Image:
 def staging(layout: Layout) -> Iterator[Path]:
     """An empty private folder beside the live store, gone afterwards. The caller is the only restore."""
     folder = layout.state / _FOLDER
-    if folder.exists():
-        shutil.rmtree(folder)
+    clear(layout)
     create_folder(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear(layout: Layout) -> None:
+    """Remove what a killed restore left. The caller is the only restore."""
+    if (layout.state / _FOLDER).exists():
+        shutil.rmtree(layout.state / _FOLDER)
 
 
 def make(folder: Path, source: Source, *, reason: str, safety: str | None, now: float) -> Image:

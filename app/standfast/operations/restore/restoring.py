@@ -30,7 +30,7 @@ from standfast.operations.opening import refuse_other_user
 from standfast.operations.recovery.eras import is_awaiting, restored
 from standfast.operations.restore.active import Active, damage_in, examine, put_aside
 from standfast.operations.restore.copying import Changed, begin, checkpoint, install, refuse_damaged
-from standfast.operations.restore.image import Image, ending, make, staging
+from standfast.operations.restore.image import Image, clear, ending, make, staging
 from standfast.operations.restore.source import Source, find, refuse_unverified
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.store import open_readonly, open_store, schema_versions, triggers
@@ -89,6 +89,9 @@ def restore(
     asked = _Asked(layout, find(layout, given, now), now, time.monotonic(), live=live, report=report)
     active = examine(layout)
     if done := _already(asked, active):
+        if not check:
+            with _alone(layout):
+                clear(layout)
         return done
     _refuse_unfit(asked, active)
     if check:
