@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -35,17 +36,8 @@ def worker(shop: Day) -> subprocess.Popen[str]:
     """A process of the old era: an open connection, a claim and a client; it tries what it is told to."""
     claim = shop.running
     assert claim is not None
-    fields = [
-        claim.work,
-        claim.owner,
-        claim.generation,
-        claim.epoch,
-        claim.role,
-        claim.session,
-        claim.subject,
-    ]
     return subprocess.Popen(
-        [sys.executable, __file__, str(shop.layout.state), json.dumps(fields)],
+        [sys.executable, __file__, str(shop.layout.state), json.dumps(asdict(claim))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -161,7 +153,7 @@ def test_work_that_waited_for_its_order_ends_with_what_became_of_it(shop: Day) -
 
 def old_process(state: str, fields: str) -> None:
     """Live through a restore: see, write and order when asked to, and say what came of it."""
-    layout, claim, clock = Layout(Path(state)), Claim(*json.loads(fields)), Clock()
+    layout, claim, clock = Layout(Path(state)), Claim(**json.loads(fields)), Clock()
     connection = open_store(layout.database, COMPONENTS)
     access = SupplierAccess.from_environment(os.environ)
     assert access is not None
