@@ -52,7 +52,7 @@ def test_a_good_backup_is_restored_read_and_recorded(instance: Instance) -> None
     assert done.ok
     assert done.path == entry.path
     told = {one.name: one.observed for one in done.checks}
-    assert "1 interrupted" in told["plan"]
+    assert "1 interrupted items" in told["plan"]
     assert "vanilla" in told["plan"]
     assert done.receipt is not None
     receipt = chain.find(instance.layout.receipts, None)

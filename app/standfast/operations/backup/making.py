@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,9 +63,10 @@ class Making:
         return partial
 
     def describe(self, partial: Path, origin: Origin, made_at: str) -> BackupManifest:
-        """Check the sealed copy and say what is in it. Raises Refused `backup_damaged`."""
+        """Sync and check the sealed copy, and say what is in it. Raises Refused `backup_damaged`."""
         self.report(Progress("check", 0, 0))
-        with snapshot.sealed(partial, self.guard) as copy:
+        with ThreadPoolExecutor(1) as beside, snapshot.sealed(partial, self.guard) as copy:
+            sha256 = beside.submit(self._synced_digest, partial)  # on the other core, and the disk's time
             _refuse_damaged(copy)
             triggers.reach("backup.checked")
             companions = origin.gather(copy)
@@ -79,7 +81,7 @@ class Making:
                 sqlite=sqlite3.sqlite_version,
                 page_size=copy.execute("PRAGMA page_size").fetchone()[0],
                 bytes=partial.stat().st_size,
-                sha256=snapshot.digest(partial, self.guard, self.report),
+                sha256=sha256.result(),
                 rows=meaning.rows(copy),
                 totals=meaning.totals(copy),
                 host=origin.host,
@@ -91,11 +93,14 @@ class Making:
                 migrated=origin.migrated,
             )
 
-    def publish(self, partial: Path, manifest: BackupManifest) -> BackupEntry:
-        """File, its name, the folder, and then the manifest."""
-        self.guard.check()
+    def _synced_digest(self, partial: Path) -> str:
         sync_file(partial)
         triggers.reach("backup.synced")
+        return snapshot.digest(partial, self.guard, self.report)
+
+    def publish(self, partial: Path, manifest: BackupManifest) -> BackupEntry:
+        """The synced file's name, the folder, and then the manifest."""
+        self.guard.check()
         publish(partial, self.folder / SNAPSHOT)
         triggers.reach("backup.published")
         self.guard.check()

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from standfast.authority import end_era, new_epoch, operations
 from standfast.clock import rfc3339
 from standfast.durable import create_empty, create_folder, sync_folder, write_file
-from standfast.errors import Refused, StandfastError
+from standfast.errors import ConfigurationInvalid, Refused, StandfastError
 from standfast.layout import Layout, running_release
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE, FOLDER_MODE, MANIFEST, REHEARSED, SNAPSHOT, in_use
@@ -36,10 +36,14 @@ from standfast.operations.backup.manifest import BackupManifest, read_manifest, 
 from standfast.operations.backup.standing import LastRehearsal
 from standfast.operations.backup.verifying import Check, Fault, equal, looked, verify
 from standfast.operations.opening import refuse_other_user
+from standfast.operations.recovery import plan as plans
+from standfast.operations.recovery.inspecting import interrupted, products
+from standfast.operations.recovery.plan import Count, Delivery, Plan
 from standfast.operations.schema import COMPONENTS, understood
-from standfast.orders.book import STATUSES
 from standfast.receipts import chain, model
 from standfast.receipts.recorder import record
+from standfast.shop import config
+from standfast.shop.config import ShopConfig
 from standfast.store import Store, immediate, open_store, schema_versions, triggers
 
 SCRATCH = "rehearsal"
@@ -211,16 +215,31 @@ class _Rehearsing:
         return f"stock {totals.stock}, {totals.spent_cents} cents spent, {sum(totals.orders.values())} orders"
 
     def _plan(self, store: Store) -> str:
-        """That every part of a recovery plan can be asked for."""
-        epoch = operations(store).epoch
-        skus = [sku for (sku,) in store.execute("SELECT DISTINCT sku FROM stock_events ORDER BY 1")]
-        interrupted = store.execute(
-            "SELECT count(*) FROM work WHERE interrupted_epoch = ?", (epoch,)
-        ).fetchone()[0]
-        strange = set(meaning.totals(store).orders) - set(STATUSES)
-        if not skus or strange:
-            raise Fault(f"no product is known, or orders stand as {sorted(strange)}")
-        return f"counts of {', '.join(skus)}; {interrupted} interrupted items"
+        """A plan as an inspection would write it, as far as that needs no supplier, written and read."""
+        accepted = store.execute("SELECT id FROM orders WHERE receipt_id IS NOT NULL ORDER BY id").fetchall()
+        operations_known = tuple(str(row[0]) for row in accepted)
+        plan = Plan(
+            authority=operations(store).epoch,
+            observed_at=rfc3339(time.time()),
+            receipts=operations_known,
+            inventory={sku: Count(on_hand=None) for sku in sorted(products(store, self._shop(), ()))},
+            deliveries={one: Delivery(received=None, reference="rehearsal") for one in operations_known},
+            interrupted=dict.fromkeys(interrupted(store), "report"),
+            usage="unknown",
+        )
+        equal(plans.parse(plans.render(plan)), plan)
+        return (
+            f"{len(plan.inventory)} products to count ({', '.join(plan.inventory)}),"
+            f" {len(plan.deliveries)} deliveries, {len(plan.interrupted)} interrupted items"
+        )
+
+    def _shop(self) -> ShopConfig:
+        """The catalogue that lies in the backup: after a restore elsewhere there is no other."""
+        [copied] = [one.copied for one in self.manifest.companions if one.kind == "shop"] or [None]
+        try:
+            return config.load(self.backup / copied) if copied else config.parse(config.sample())
+        except ConfigurationInvalid as error:
+            raise Fault(str(error)) from error
 
     def _whole(self, store: Store) -> str:
         found = [*snapshot.damage(store), *snapshot.dangling(store)]
