@@ -1,9 +1,9 @@
 """Measure, in one interleaved run, and say on what machine and beside how much foreign work.
 
-    script/bench install [--only NAME ...] [--quick] [--patience SECONDS]
+    script/bench install|backup [--only NAME ...] [--quick] [--patience SECONDS]
 
 Prints a table of medians and ratios with the targets beside them, and writes everything that was measured,
-each round of it, to build/bench/install-TIME.json. Nothing here is a test: a slow machine fails no build. A
+each round of it, to build/bench/SUBJECT-TIME.json. Nothing here is a test: a slow machine fails no build. A
 round during which other processes used more than a quarter of a core is marked; with enough unmarked rounds
 the medians leave the marked ones out, otherwise the line says `loaded`.
 """
@@ -15,8 +15,9 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import bench_backup
 import bench_install
 from bench_machine import Meter, Rounds, facts, load
 from bench_table import Line, rendered
@@ -28,10 +29,18 @@ if TYPE_CHECKING:
 FOLDER = CHECKOUT / "build/bench"
 
 
-def install(options: argparse.Namespace) -> int:
-    """Measure the installed host and its core, and print what was promised beside it."""
-    sizes = bench_install.QUICK if options.quick else bench_install.FULL
-    chosen = options.only or list(bench_install.MEASURES)
+SUBJECTS: dict[str, tuple[Any, str]] = {
+    "install": (bench_install, "the installed host and its core"),
+    "backup": (bench_backup, "backups, restores and the writer beside them, on a large store"),
+}
+"""Name -> module with MEASURES, FULL and QUICK; and what it is about."""
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure one subject, and print what was promised beside it."""
+    subject, _ = SUBJECTS[options.subject]
+    sizes = subject.QUICK if options.quick else subject.FULL
+    chosen = options.only or list(subject.MEASURES)
     report = {
         "format": 1,
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -47,7 +56,7 @@ def install(options: argparse.Namespace) -> int:
         time.sleep(1.0)
         before = {"load": load(), "foreign": round(meter.foreign(), 3)}
         began = time.monotonic()
-        measured = bench_install.MEASURES[name](Rounds(meter, options.patience), sizes)
+        measured = subject.MEASURES[name](Rounds(meter, options.patience), sizes)
         lines += measured.lines
         report["measures"][name] = {
             "before": before,
@@ -61,13 +70,13 @@ def install(options: argparse.Namespace) -> int:
             ],
         }
     print(rendered(report, lines))
-    path = _written(report)
+    path = _written(options.subject, report)
     print(f"\nall rounds: {path.relative_to(CHECKOUT)}")
     return 0
 
 
-def _written(report: dict[str, object]) -> Path:
-    path = FOLDER / f"install-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+def _written(subject: str, report: dict[str, object]) -> Path:
+    path = FOLDER / f"{subject}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     path.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
     return path
 
@@ -77,19 +86,20 @@ def main() -> int:
         prog="script/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subjects = parser.add_subparsers(dest="subject", required=True)
-    one = subjects.add_parser("install", help="the installed host and its core")
-    one.add_argument(
-        "--only", action="append", choices=list(bench_install.MEASURES), help="one measure; may be repeated"
-    )
-    one.add_argument("--quick", action="store_true", help="few rounds and small counts: to see that it runs")
-    one.add_argument(
-        "--patience", type=float, default=0, help="seconds, for each measure, to wait for a quiet machine"
-    )
+    for name, (module, about) in SUBJECTS.items():
+        one = subjects.add_parser(name, help=about)
+        one.add_argument(
+            "--only", action="append", choices=list(module.MEASURES), help="one measure; may be repeated"
+        )
+        one.add_argument("--quick", action="store_true", help="few rounds, small counts: to see that it runs")
+        one.add_argument(
+            "--patience", type=float, default=0, help="seconds, for each measure, to wait for a quiet machine"
+        )
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     os.chdir(CHECKOUT)
     try:
-        return install(options)
+        return measure(options)
     except SandboxError as problem:
         print(f"bench: {problem}", file=sys.stderr)
         return 1
