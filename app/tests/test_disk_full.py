@@ -6,14 +6,20 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from backing import SMALL, made, names
 from support import Instance, until_idle
 from world import World
 
 from standfast import work
+from standfast.errors import Refused
 from standfast.layout import Layout
+from standfast.operations.backup import folders
+from standfast.operations.backup.verifying import verify
+from standfast.store import triggers
 
 SIZE = 2_000_000
 NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
@@ -52,6 +58,18 @@ def test_the_service_finishes_its_work_once_there_is_room(tmp_path: Path) -> Non
     assert seen["status"] == ["DONE", 1]
     assert seen["reports"] == seen["delivered"] == 1
     assert seen["integrity"] == "ok"
+
+
+def test_a_backup_that_meets_it_at_any_step_leaves_nothing_half_made(tmp_path: Path) -> None:
+    seen = on_a_small_disk(tmp_path, "backup")
+    assert seen["refused"] == dict.fromkeys(FULL_AT, "backup_no_space")
+    assert seen["left"] == []
+    assert seen["after"] is True
+    assert seen["integrity"] == "ok"
+
+
+FULL_AT = ("folder", "partial", "step", "copied", "sealed", "checked", "companions", "published")
+"""From each of these steps on there is no room."""
 
 
 def fill(folder: Path) -> Path:
@@ -111,7 +129,38 @@ def of_the_service(folder: Path) -> dict[str, object]:
     }
 
 
-PARTS = {"store": of_the_store, "service": of_the_service}
+def of_a_backup(folder: Path) -> dict[str, object]:
+    instance = Instance.make(folder)
+    kept = made(instance, limits=SMALL).name
+    refused = {}
+    for step in FULL_AT:
+        hog = folder / "hog"
+
+        def full(point: str, step: str = step, hog: Path = hog) -> None:
+            if point == f"backup.{step}" and not hog.exists():
+                with suppress(OSError), hog.open("wb") as file:
+                    while True:
+                        file.write(bytes(4096))
+                        file.flush()
+
+        triggers.arm(full)
+        try:
+            made(instance, limits=SMALL, copied=["skills"])
+        except Refused as error:
+            refused[step] = error.code
+        triggers.disarm()
+        hog.unlink()
+    left = set(names(instance.layout.backups)) - folders.OWN_FILES - {kept}
+    entry = made(instance, limits=SMALL)
+    return {
+        "refused": refused,
+        "left": sorted(left),
+        "after": verify(Path(entry.path)).ok and verify(instance.layout.backups / kept).ok,
+        "integrity": instance.rows("PRAGMA integrity_check")[0][0],
+    }
+
+
+PARTS = {"store": of_the_store, "service": of_the_service, "backup": of_a_backup}
 
 if __name__ == "__main__":
     print(json.dumps(PARTS[sys.argv[1]](Path(sys.argv[2]))))

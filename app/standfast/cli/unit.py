@@ -34,20 +34,20 @@ def unit(
     ] = None,
     job: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="A scheduled job's unit instead: backup or rehearse."),
+        typer.Option(metavar="NAME", help="What a timer starts instead of the service: backup or rehearse."),
     ] = None,
-    part: Annotated[str, typer.Option(metavar="PART", help="Of a job: service or timer.")] = "service",
+    part: Annotated[str, typer.Option(metavar="PART", help="Of a timer: service or timer.")] = "service",
     on_calendar: Annotated[
         str | None,
         typer.Option(metavar="EXPR", help="Of a timer [default: daily 03:15, rehearsals Sunday 04:15, UTC]."),
     ] = None,
-    keep: Annotated[int, typer.Option(help="Of the backup job: as of `backup prune`.")] = Job.keep,
-    days: Annotated[int, typer.Option(help="Of the backup job: as of `backup prune`.")] = Job.days,
+    keep: Annotated[int, typer.Option(help="Of the timer for backups: as of `backup prune`.")] = Job.keep,
+    days: Annotated[int, typer.Option(help="Of the timer for backups: as of `backup prune`.")] = Job.days,
     with_: Annotated[
-        str, typer.Option("--with", metavar="KINDS", help="Of the backup job: as of `backup create`.")
+        str, typer.Option("--with", metavar="KINDS", help="Of the timer for backups: as of `backup create`.")
     ] = "",
     copy: Annotated[
-        str, typer.Option(metavar="KINDS", help="Of the backup job: as of `backup create`.")
+        str, typer.Option(metavar="KINDS", help="Of the timer for backups: as of `backup create`.")
     ] = "",
 ) -> None:
     """Print the unit text of the release that runs this, or compare a file with it."""
