@@ -139,6 +139,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     standin: "StandIn"
 
+    def handle_error(self, *_: object) -> None:
+        """Quiet: clients give up, that is the point."""
+
 
 @dataclass
 class StandIn:

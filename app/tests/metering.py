@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
+from world import COMPONENTS as WITHOUT_USAGE
 from world import World
 
-from standfast import authority, work
 from standfast.agent import usage
 from standfast.agent.model import Usage
 from standfast.agent.usage import FREE, Ceilings, Counted, Prices
 from standfast.authority import Claim
 
-COMPONENTS = (authority.COMPONENT, work.COMPONENT, usage.COMPONENT)
+COMPONENTS = (*WITHOUT_USAGE, usage.COMPONENT)
 MOST = Usage(input_tokens=1000, output_tokens=500)
 NO_CEILINGS = Ceilings()
 PRICES = Prices(input_cents=100, cached_cents=10, output_cents=400)

@@ -108,16 +108,21 @@ class Worker:
             return
         log.info("work closed after a stop: %s", facts(work=claim.work, generation=claim.generation))
 
-    def _model_for(self, claim: Claim) -> Model:
-        """A canary asks the offline planner, and its record says so: it proves that the service works.
+    def _asks_live(self, claim: Claim) -> bool:
+        """Whether a live model answers: never a canary, which shows that the service works.
 
-        It must cost nothing, and not fail because somebody else's endpoint does.
+        It must cost nothing, and not fail because an endpoint does. Its record says who answered.
         """
-        return OfflinePlanner(plan) if canary.is_canary(claim.session) else self.model
+        return self.settings.live is not None and not canary.is_canary(claim.session)
+
+    def _model_for(self, claim: Claim) -> Model:
+        if self.settings.live is None or self._asks_live(claim):
+            return self.model
+        return OfflinePlanner(plan)
 
     def _meter(self, claim: Claim) -> Account | None:
         """The account of a live model's calls; the other models cost nothing."""
-        if self.settings.live is None or canary.is_canary(claim.session):
+        if not self._asks_live(claim):
             return None
         table = self.settings.shop.model
         return Account(
