@@ -57,6 +57,7 @@ def test_a_plan_is_read_and_written_as_it_is() -> None:
         ({"interrupted": {"x": "forget"}}, "interrupted.x"),
         ({"usage": {"calls": 1}}, "cents"),
         ({"usage": {"calls": True, "cents": 1}}, "calls"),
+        ({"usage": {"calls": 0, "cents": 1}}, "no calls"),
         ({"usage": None}, "usage"),
         ({"resume": True}, "resume"),
     ],

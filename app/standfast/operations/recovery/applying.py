@@ -318,7 +318,8 @@ def _apply(connection: sqlite3.Connection, layout: Layout, case: _Case) -> Recov
         stock.insert(connection, event, now=now)
     triggers.reach("recover.stock")
     if isinstance(plan.usage, LostUsage):
-        state_loss(connection, calls=plan.usage.calls, cents=plan.usage.cents, now=now)
+        lost = plan.usage
+        state_loss(connection, calls=lost.calls, cents=lost.cents, tokens=lost.tokens, now=now)
     for item, prompt in foreseen.prompts.items():
         if plan.interrupted[item] == "report":
             lines = [orders.told(one) for one in orders.orders_of(connection, item)]

@@ -29,6 +29,10 @@ from standfast.supplier.wire import EpochId, OperationId
 LONGEST = 8 * 1024 * 1024
 """Bytes: some 30,000 receipts; a longer file is no plan."""
 
+MOST_CALLS = 1_000_000
+MOST_CENTS = 1_000_000_000
+MOST_TOKENS = 1_000_000_000_000
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TOLD = 10
 
@@ -59,8 +63,16 @@ class Delivery(_Part):
 class LostUsage(_Part):
     """The operator's statement of the model calls that the lost state had made."""
 
-    calls: Annotated[int, Field(ge=0, le=1_000_000)]
-    cents: Annotated[int, Field(ge=0, le=1_000_000_000)]
+    calls: Annotated[int, Field(ge=0, le=MOST_CALLS)]
+    cents: Annotated[int, Field(ge=0, le=MOST_CENTS)]
+    tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = None
+    """null: not known; a ceiling on tokens then refuses every call of the day."""
+
+    @model_validator(mode="after")
+    def _no_calls_use_nothing(self) -> Self:
+        if self.calls == 0 and (self.cents or self.tokens):
+            raise ValueError("no calls cannot have used tokens or money")
+        return self
 
 
 def _with_zone(text: str) -> str:

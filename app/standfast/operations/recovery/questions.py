@@ -11,7 +11,15 @@ from standfast.clock import rfc3339
 from standfast.durable import write_file
 from standfast.errors import BadInput, Refused
 from standfast.operations.recovery import plan as plans
-from standfast.operations.recovery.plan import Count, Delivery, LostUsage, Plan
+from standfast.operations.recovery.plan import (
+    MOST_CALLS,
+    MOST_CENTS,
+    MOST_TOKENS,
+    Count,
+    Delivery,
+    LostUsage,
+    Plan,
+)
 from standfast.shop.config import MAX_STOCK
 
 
@@ -86,8 +94,11 @@ def _delivery(asker: Asker, operation: str, present: Delivery) -> Delivery:
 def _usage(asker: Asker) -> str | LostUsage:
     if not asker.yes("do you know how many model calls the lost state had made?", False):
         return "unknown"
-    calls = asker.number("how many model calls?", None, 1_000_000)
-    return LostUsage(calls=calls, cents=asker.number("for how many cents?", None, 1_000_000_000))
+    calls = asker.number("how many model calls?", None, MOST_CALLS)
+    if not calls:
+        return LostUsage(calls=0, cents=0)
+    cents = asker.number("for how many cents?", None, MOST_CENTS)
+    return LostUsage(calls=calls, cents=cents, tokens=asker.number("how many tokens?", None, MOST_TOKENS))
 
 
 def _told(path: Path, plan: Plan, data: bytes, *, changed: bool, check: bool) -> Edited:
