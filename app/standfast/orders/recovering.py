@@ -50,15 +50,18 @@ class OrderEffect:
 
 def refuse_invalid(receipts: Iterable["SupplierReceipt"]) -> None:
     """Raise Refused ``receipts_invalid`` unless each is about one whole purchase, and each about its own."""
-    seen: dict[str, str] = {}
+    digests: dict[Intent, str] = {}
+    by_receipt: dict[str, str] = {}
+    operations: set[str] = set()
     wrong = []
     for receipt in receipts:
-        problem = _invalid(receipt)
-        if not problem and (earlier := seen.get(receipt.receipt_id)):
+        problem = _invalid(receipt, digests)
+        if not problem and (earlier := by_receipt.get(receipt.receipt_id)):
             problem = f"has the receipt id of operation {earlier}"
-        if not problem and receipt.operation_id in seen.values():
+        if not problem and receipt.operation_id in operations:
             problem = "is there twice"
-        seen[receipt.receipt_id] = receipt.operation_id
+        by_receipt[receipt.receipt_id] = receipt.operation_id
+        operations.add(receipt.operation_id)
         if problem:
             wrong.append(f"operation {receipt.operation_id[:64]} {problem}")
     if wrong:
@@ -70,7 +73,8 @@ def refuse_invalid(receipts: Iterable["SupplierReceipt"]) -> None:
         )
 
 
-def _invalid(receipt: "SupplierReceipt") -> str:
+def _invalid(receipt: "SupplierReceipt", digests: dict[Intent, str]) -> str:
+    """What is wrong with one receipt; the digest of each purchase is computed once, for many are alike."""
     intent = Intent(receipt.target, receipt.sku, receipt.quantity, receipt.unit_cost_cents, receipt.currency)
     if not _OPERATION.fullmatch(receipt.operation_id):
         return "is no operation id"
@@ -81,7 +85,10 @@ def _invalid(receipt: "SupplierReceipt") -> str:
         return f"is for {receipt.quantity} at {receipt.unit_cost_cents} cents"
     if receipt.total_cents != intent.total_cents:
         return f"says {receipt.total_cents} cents in all, not {intent.total_cents}"
-    if receipt.digest != intent.digest:
+    digest = digests.get(intent)
+    if digest is None:
+        digest = digests[intent] = intent.digest
+    if receipt.digest != digest:
         return "bears a digest that is not that of its own bytes"
     return ""
 

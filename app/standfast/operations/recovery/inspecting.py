@@ -91,8 +91,9 @@ def inspect(
             account.register(epoch, replaces=found.epoch)
         triggers.reach("inspect.rotated")
         # Only what was accepted between the first look and the fence can be new: receipts are never undone.
-        receipts += account.receipts(receipts[-1].sequence if receipts else 0)
-        _refuse_unusable(connection, receipts)
+        if late := list(account.receipts(receipts[-1].sequence if receipts else 0)):
+            receipts += late
+            _refuse_unusable(connection, receipts)
         if awaiting(connection, layout.marker).epoch != epoch:
             raise Refused(
                 "epoch_replaced",
