@@ -78,7 +78,7 @@ def refuse_other_schema(versions: dict[str, int]) -> None:
             "source_older",
             "the backup was written by an older release",
             observed=older,
-            remedy="bring a copy of it forward with `backup migrate`, and restore that one",
+            remedy="bring a copy of it forward: `standfast backup migrate`; restore that one",
         )
 
 
