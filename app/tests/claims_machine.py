@@ -252,7 +252,7 @@ class Claims(RuleBasedStateMachine):
         def go_on() -> None:
             taken.append(
                 work.finish_and_claim(
-                    shop.connection, held.claim, "DONE", clock=held.clock, marker=shop.marker
+                    shop.connection, held.claim, "DONE", report="said", clock=held.clock, marker=shop.marker
                 )[1]
             )
 
@@ -267,7 +267,14 @@ class Claims(RuleBasedStateMachine):
 
     def finish(self, held: Held, how: str) -> None:
         status: work.Ending = "CANCELED" if how == "CANCELED" else "BLOCKED" if how == "BLOCKED" else "DONE"
-        work.finish(self.shop.connection, held.claim, status, clock=held.clock, marker=self.shop.marker)
+        work.finish(
+            self.shop.connection,
+            held.claim,
+            status,
+            report="said",
+            clock=held.clock,
+            marker=self.shop.marker,
+        )
 
     def _renew(self, held: Held, lease: float) -> None:
         shop, ends = self.shop, held.ends

@@ -53,7 +53,7 @@ def test_a_report_is_one_plain_message_with_its_id(shop: Channeling) -> None:
 def test_a_report_too_long_for_one_message_is_whole_in_a_file(
     shop: Channeling, character: str, units: int
 ) -> None:
-    longest = (4096 - len("\n\n[report ]") - 24) // units
+    longest = (4096 - len("\n\n[report ]") - 32) // units
     shop.report(character * longest)
     whole = character * (longest + 1)
     report = shop.report(whole)

@@ -99,6 +99,13 @@ def test_unknown_and_not_allowed_are_told_apart() -> None:
     assert [told["name"] for told in bench.dispatcher.descriptions] == ["look"]
 
 
+def test_what_a_model_is_told_of_the_arguments_is_made_once() -> None:
+    """Every step of every turn tells it; making a JSON Schema takes longer than all else in a step."""
+    first, again = Bench().dispatcher.descriptions, Bench().dispatcher.descriptions
+    assert first
+    assert all(one["parameters"] is other["parameters"] for one, other in zip(first, again, strict=True))
+
+
 def test_the_model_sees_tool_failed_and_the_decision_keeps_the_sentence() -> None:
     bench = Bench(refuse=Refused("stale", "worker claim expired or superseded"))
     outcome = bench.dispatcher.dispatch(ToolCall("c7", "note", '{"text": "a"}'))

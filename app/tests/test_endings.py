@@ -1,5 +1,7 @@
 """How work ends: with its report and its run in one transaction, or canceled."""
 
+from typing import Any
+
 import pytest
 from world import World
 
@@ -37,13 +39,15 @@ def test_finishing_writes_the_report_and_names_the_run(world: World) -> None:
     assert work.show_run(world.connection, run).release == "r-1"
 
 
-@pytest.mark.parametrize("bad", [{"status": "READY"}, {"report": " "}, {"report": "x" * 65537}])
-def test_a_malformed_ending_is_refused_and_the_claim_goes_on(world: World, bad: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "bad", [{"status": "READY"}, {"report": " "}, {"report": None}, {"report": "x" * 65537}]
+)
+def test_a_malformed_ending_is_refused_and_the_claim_goes_on(world: World, bad: dict[str, Any]) -> None:
     claim = world.claimed()
     before = world.dump()
-    ending = {"status": "DONE", **bad}
+    ending = {"status": "DONE", "report": "done", **bad}
     with pytest.raises(BadInput):
-        work.finish(world.connection, claim, clock=world.clock, marker=world.marker, **ending)  # type: ignore[arg-type]
+        work.finish(world.connection, claim, clock=world.clock, marker=world.marker, **ending)
     assert world.dump() == before
     world.finish(claim)
 
@@ -69,7 +73,9 @@ def test_finishing_and_claiming_the_next_is_one_commit(world: World) -> None:
     assert finished.work == first.work
     assert claim is not None
     assert (claim.work, claim.owner) == (second, first.owner)
-    _, none = work.finish_and_claim(world.connection, claim, "DONE", clock=world.clock, marker=world.marker)
+    _, none = work.finish_and_claim(
+        world.connection, claim, "DONE", report="r", clock=world.clock, marker=world.marker
+    )
     assert none is None
 
 

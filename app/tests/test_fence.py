@@ -214,7 +214,10 @@ VALUES: dict[str, object] = {
     "source": "scripted",
     "most": Usage(),
     "ceilings": usage.Ceilings(),
+    "report": "text",
 }
+NEEDED = {"report"}
+"""May be left out in general, but not with these values: work that is DONE says what was done."""
 OF_AN_ORDER = {"order", "supplier", "attempt"}
 
 
@@ -223,7 +226,7 @@ def arguments(function: Callable[..., object], world: World, claim: Claim) -> di
     required = {
         name
         for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is inspect.Parameter.empty
+        if parameter.default is inspect.Parameter.empty or name in NEEDED
     }
     known = {
         "connection": world.connection,

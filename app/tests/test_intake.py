@@ -1,5 +1,6 @@
 """Intake: bounded, once per origin, within limits, never silently dropped."""
 
+import sqlite3
 from datetime import UTC, datetime
 
 import pytest
@@ -144,7 +145,14 @@ class TestReading:
         claims = [world.claim() for _ in range(3)]
         for claim, status in zip(claims, ("DONE", "BLOCKED", "CANCELED"), strict=True):
             assert claim is not None
-            work.finish(world.connection, claim, status, clock=world.clock, marker=world.marker)  # type: ignore[arg-type]
+            work.finish(
+                world.connection,
+                claim,
+                status,  # type: ignore[arg-type]
+                report="over",
+                clock=world.clock,
+                marker=world.marker,
+            )
         counted = dict(
             world.connection.execute("SELECT status, count(*) FROM work GROUP BY status").fetchall()
         )
@@ -154,6 +162,36 @@ class TestReading:
             assert [item.status for item in work.list_work(world.connection, status=status)] == [status]
         assert len(work.list_work(world.connection)) == 4
         assert work.list_work(world.connection, status="RUNNING") == []
+
+    def test_work_is_numbered_without_gaps_so_that_counting_is_right(self, world: World) -> None:
+        world.admit("1", "1")
+        insert = (
+            "INSERT INTO work (seq, id, role, session, subject, prompt, status, admitted_at)"
+            " VALUES (?, hex(randomblob(12)), 'agent', 's', '', 'p', 'REJECTED', 1)"
+        )
+        for statement, values in (
+            (insert, (3,)),
+            (insert, (0,)),
+            ("UPDATE work SET seq = 2", ()),
+            ("DELETE FROM work", ()),
+        ):
+            with pytest.raises(sqlite3.IntegrityError, match=r"without gaps|not deleted"):
+                world.connection.execute(statement, values)
+        world.connection.execute(insert, (2,))
+        assert {status: n for status, n in work.counts(world.connection).items() if n} == {
+            "READY": 1,
+            "REJECTED": 1,
+        }
+
+    def test_what_is_canceled_after_its_end_is_counted_once(self, world: World) -> None:
+        world.admit("1", "1")
+        world.finish(world.claimed())
+        assert work.latest_done(world.connection) is not None
+        world.connection.execute("UPDATE work SET status = 'CANCELED' WHERE status = 'DONE'")
+        world.connection.execute("UPDATE work SET status = 'CANCELED' WHERE status = 'CANCELED'")
+        counted = {status: n for status, n in work.counts(world.connection).items() if n}
+        assert counted == {"READY": 1, "CANCELED": 1}
+        assert work.latest_done(world.connection) is None
 
     def test_ages_and_the_latest_done(self, world: World) -> None:
         assert work.ages(world.connection, world.now()) == work.Ages(None, None)

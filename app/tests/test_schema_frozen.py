@@ -6,8 +6,10 @@ from standfast.operations.schema import COMPONENTS
 
 FROZEN = {
     ("authority", 1): "4d2fe24f5a6de1d1",
+    ("authority", 2): "e35996cbbf1eea95",
     ("work", 1): "750b988ba82d97f8",
     ("work", 2): "83d17995f23ce592",
+    ("work", 3): "bf330ebea83c9e73",
     ("channel", 1): "367789c6ba509596",
     ("orders", 1): "e7e2393c0bde8b48",
     ("usage", 1): "b29aa0d01474530c",

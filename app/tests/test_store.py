@@ -6,12 +6,14 @@ import signal
 import sqlite3
 import stat
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from world import COMPONENTS, World, child, dump, start
 from world_child import next_version
 
+from standfast import work
 from standfast.errors import Refused, StoreBusy
 from standfast.layout import Layout
 from standfast.store import Component, immediate, open_readonly, open_store, schema_versions, triggers
@@ -33,7 +35,7 @@ def test_the_rules_of_a_connection(world: World) -> None:
     assert values == ["wal", 2, 1, 5000, 0x53464153]
     tables = world.connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'")
     assert {name for name, strict in tables if not strict and not name.startswith("sqlite_")} == set()
-    assert schema_versions(world.connection) == {"authority": 1, "work": 2}
+    assert schema_versions(world.connection) == {"authority": 2, "work": 3, "channel": 1}
 
 
 def test_a_new_store_is_private_under_any_umask(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ class TestRefusals:
     ) -> None:
         world.admit()
         statement = {
-            "version": "UPDATE meta SET version = 3 WHERE component = 'work'",
+            "version": "UPDATE meta SET version = 4 WHERE component = 'work'",
             "component": "INSERT INTO meta VALUES ('orders', 1)",
         }[change]
         with immediate(world.connection):
@@ -121,11 +123,11 @@ class TestRefusals:
         with pytest.raises(Refused) as refused:
             open_store(world.layout.database, COMPONENTS, create=True)
         assert refused.value.code == "store_newer"
-        assert {"version": "work 3", "component": "orders 1"}[change] in refused.value.observed[0]
+        assert {"version": "work 4", "component": "orders 1"}[change] in refused.value.observed[0]
         after = digest(world.layout.state)
         assert {name: after[name] for name in files} == before
         readable = open_readonly(world.layout.database)
-        assert schema_versions(readable)["authority"] == 1
+        assert schema_versions(readable)["authority"] == 2
         readable.close()
 
     def test_read_only_cannot_write(self, world: World) -> None:
@@ -223,7 +225,7 @@ class TestMigrations:
             assert dump(reader) == before
             reader.close()
         world.connection = open_store(world.layout.database, next_version())
-        assert schema_versions(world.connection) == {"authority": 1, "work": 3}
+        assert schema_versions(world.connection) == {"authority": 2, "work": 3, "channel": 2}
         assert world.connection.execute("SELECT count(*) FROM reports").fetchone() == (1,)
 
     @pytest.mark.parametrize("statement", [1, 2, 3])
@@ -235,13 +237,61 @@ class TestMigrations:
         assert world.dump() == before
         open_store(world.layout.database, next_version()).close()
 
+    def test_counts_and_reports_of_a_store_from_before_they_became_cheaper(self, tmp_path: Path) -> None:
+        """authority 1 and work 2: counts kept for every ending, reports with ids of their own."""
+        path = tmp_path / "agent.sqlite"
+        before = {"authority": 1, "work": 2}
+        earlier = tuple(Component(one.name, one.migrations[: before[one.name]]) for one in COMPONENTS[:2])
+        statuses = ("DONE", "DONE", "CANCELED", "READY", "REJECTED")
+        identities = [f"{number:024x}" for number in range(len(statuses))]
+        with closing(open_store(path, earlier, create=True)) as older:
+            older.executemany(
+                "INSERT INTO work (id, role, session, subject, prompt, status, admitted_at, finished_at)"
+                " VALUES (?, 'agent', 's', '', 'p', ?, 1, 2)",
+                zip(identities, statuses, strict=True),
+            )
+            older.executemany(
+                "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
+                " VALUES (?, ?, 1, 'said', 'pending', 2)",
+                [("a" * 24, identities[0]), ("b" * 24, identities[1]), ("c" * 24, identities[2])],
+            )
+        with closing(open_store(path, COMPONENTS)) as store:
+            assert work.counts(store) == {
+                "DONE": 2, "CANCELED": 1, "READY": 1, "REJECTED": 1, "RUNNING": 0, "BLOCKED": 0,
+            }  # fmt: skip
+            latest = work.latest_done(store)
+            assert latest is not None
+            assert latest.work == identities[1]
+            store.execute(
+                "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
+                " VALUES (? || '00000000', ?, 1, 'said again', 'pending', 3)",
+                (identities[0], identities[0]),
+            )
+            found = work.list_reports(store, work=identities[0])
+            assert [report.id for report in found] == [identities[0] + "00000000", "a" * 24]
+            assert [report.id for report in work.list_reports(store, work=identities[2])] == ["c" * 24]
+
+    def test_what_a_status_can_be_is_checked_without_building_a_table_for_it(self, world: World) -> None:
+        for table, column in (("work", "status"), ("reports", "delivery")):
+            text = world.connection.execute(
+                "SELECT sql FROM sqlite_schema WHERE name = ?", (table,)
+            ).fetchone()[0]
+            assert f"{column} IN (" not in text
+        claim = world.claimed()
+        world.finish(claim)
+        for statement in ("UPDATE work SET status = 'done'", "UPDATE reports SET delivery = ''"):
+            with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint"):
+                world.connection.execute(statement)
+        with pytest.raises(sqlite3.OperationalError, match="may not be modified"):
+            world.connection.execute("UPDATE sqlite_schema SET sql = ''")
+
     def test_a_migration_cannot_drop_what_others_refer_to(self, world: World) -> None:
         world.finish(world.claimed(), "report")
         before = world.dump()
         last = COMPONENTS[-1]
         worse = Component(last.name, (*last.migrations, ("DROP TABLE work",)))
         with pytest.raises(sqlite3.DatabaseError):
-            open_store(world.layout.database, (COMPONENTS[0], worse))
+            open_store(world.layout.database, (*COMPONENTS[:-1], worse))
         assert world.dump() == before
 
     def test_a_damaged_store_is_not_migrated(self, world: World) -> None:

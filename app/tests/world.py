@@ -75,7 +75,7 @@ class World:
     def observe(self, claim: Claim, message: str = "seen") -> int:
         return work.observe(self.connection, claim, message, clock=self.clock, marker=self.marker)
 
-    def finish(self, claim: Claim, report: str | None = None) -> work.Finished:
+    def finish(self, claim: Claim, report: str = "done") -> work.Finished:
         return work.finish(
             self.connection, claim, "DONE", report=report, clock=self.clock, marker=self.marker
         )

@@ -1,6 +1,6 @@
 """Measure, in one interleaved run, and say on what machine and beside how much foreign work.
 
-    script/bench install|backup [--only NAME ...] [--quick] [--patience SECONDS]
+    script/bench install|authority|backup [--only NAME ...] [--quick] [--patience SECONDS]
 
 Prints a table of medians and ratios with the targets beside them, and writes everything that was measured,
 each round of it, to build/bench/SUBJECT-TIME.json. Nothing here is a test: a slow machine fails no build. A
@@ -17,6 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import bench_authority
 import bench_backup
 import bench_install
 from bench_machine import Meter, Rounds, facts, load
@@ -31,6 +32,10 @@ FOLDER = CHECKOUT / "build/bench"
 
 SUBJECTS: dict[str, tuple[Any, str]] = {
     "install": (bench_install, "the installed host and its core"),
+    "authority": (
+        bench_authority,
+        "the fence, a turn, a step of it and a start, beside a million finished items",
+    ),
     "backup": (bench_backup, "backups, restores and the writer beside them, on a large store"),
 }
 """Name -> module with MEASURES, FULL and QUICK; and what it is about."""

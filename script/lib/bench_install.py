@@ -15,23 +15,16 @@ from pathlib import Path
 import bench_serve
 import bundle
 import images
+from bench_contest import PEERS, contest
+from bench_instance import Instance
 from bench_machine import Rounds, load, median, paired, spread
 from bench_table import Line, Measured, at_least, at_most, loaded, told
 from hosts import Group, HostSpec
 from sandbox import CHECKOUT, SandboxError, enter, podman
 
-from standfast import authority, work
-from standfast.clock import Clock
-from standfast.layout import Layout
-from standfast.operations import health
-from standfast.operations.schema import COMPONENTS
-from standfast.store import Store, immediate, open_store
-
 FOLDER = CHECKOUT / "build/bench"
-BENCH_PYTHON = CHECKOUT / ".venv-bench/bin/python"
 GROUP = Group("bench")
 HOST = "shop"
-PEERS = ("huey", "litequeue", "persist-queue")
 PLAIN = "import typer\nfrom pydantic import BaseModel\nclass Model(BaseModel):\n    a: int\n    b: str\n"
 HEALTH_ANSWERS = (0, 4)
 """Exit codes of a health that looked; 4 says that no service runs, which is so here."""
@@ -232,78 +225,12 @@ def idle(rounds: Rounds, sizes: Sizes) -> Measured:
     )
 
 
-_ARCHIVE = (
-    """
-    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-    INSERT INTO work (id, role, session, subject, prompt, status, owner, generation, epoch, claimed_at,
-                      admitted_at, finished_at)
-    SELECT printf('%024x', i), 'agent', 's' || (i % 1000), 'stock', 'Which product is low?', 'DONE',
-           'bench', 1, 'e', i, i, i FROM n
-    """,
-    """
-    INSERT INTO origins SELECT 'bench-' || id, id, hex(seq) FROM work WHERE status = 'DONE'
-    """,
-    """
-    INSERT INTO reports (id, work, generation, body, delivery, created_at, delivered_at)
-    SELECT id, id, 1, 'Vanilla is two tubs under its point.', 'sent', admitted_at, admitted_at
-      FROM work WHERE status = 'DONE'
-    """,
-)
-
-
-@dataclass(frozen=True)
-class _Instance:
-    layout: Layout
-    connection: Store
-    clock: Clock
-
-    @classmethod
-    def make(cls, folder: Path, archive: int) -> _Instance:
-        layout, clock = Layout(folder / "state"), Clock()
-        layout.state.mkdir(mode=0o700, parents=True)
-        connection = open_store(layout.database, COMPONENTS, create=True)
-        authority.initialise(connection, layout, clock.now())
-        if archive:
-            with immediate(connection):
-                for statement in _ARCHIVE:
-                    connection.execute(statement, (archive,) if "?" in statement else ())
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return cls(layout, connection, clock)
-
-    def claims(self, count: int) -> float:
-        """Seconds of one claim, commit included; what is claimed is finished outside the time."""
-        with immediate(self.connection):
-            for _ in range(count):
-                origin = f"flat-{time.monotonic_ns()}"
-                request = work.Request(origin=origin, session=origin, prompt="Which product is low?")
-                work.admit_within(self.connection, request, now=self.clock.now(), limits=None)
-        taken = 0.0
-        for _ in range(count):
-            began = time.perf_counter()
-            claim = authority.claim_next(
-                self.connection, owner="bench", now=self.clock.now(), marker=self.layout.marker
-            )
-            taken += time.perf_counter() - began
-            assert claim is not None
-            work.finish(
-                self.connection, claim, "DONE", clock=self.clock, marker=self.layout.marker, report="Done."
-            )
-        return taken / count
-
-    def look(self, count: int) -> float:
-        """Seconds of one look at the health, inside this process."""
-        began = time.perf_counter()
-        for _ in range(count):
-            health.look(self.layout, self.clock.now())
-        return (time.perf_counter() - began) / count
-
-
 def flat(rounds: Rounds, sizes: Sizes) -> Measured:
     """Claim and health on a new store and on one with an archive, side by side."""
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
         instances = {
-            "empty": _Instance.make(Path(name) / "empty", 0),
-            "full": _Instance.make(Path(name) / "full", sizes.archive),
+            "empty": Instance.make(Path(name) / "empty", 0),
+            "full": Instance.make(Path(name) / "full", sizes.archive),
         }
 
         def once(number: int) -> dict[str, float]:
@@ -342,33 +269,6 @@ def flat(rounds: Rounds, sizes: Sizes) -> Measured:
     return Measured(lines, taken, ["each finished row has its origin and its delivered report"])
 
 
-class _Contestant:
-    """One process of bench_queue.py."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        python = str(BENCH_PYTHON) if name in PEERS else sys.executable
-        program = Path(__file__).with_name("bench_queue.py")
-        self._process = subprocess.Popen(
-            [python, "-I", program, name, folder / name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, verb: str, count: int) -> dict[str, float]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{verb} {count}\n")
-        self._process.stdin.flush()
-        answer: dict[str, float] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-
-
 CONTESTANTS = (
     "standfast",
     "raw",
@@ -378,8 +278,6 @@ CONTESTANTS = (
     "append",
     "overwrite",
 )
-SLICE = 25
-"""Jobs of one contestant at a time: what disturbs the machine for a moment meets all of them alike."""
 QUEUE_NOTES = [
     "all: WAL, synchronous=FULL, a process each, jobs stored beforehand; a job is claimed in one commit and",
     "  finished in a second. A round goes over the contestants in turned order, a few jobs of each, until",
@@ -400,26 +298,7 @@ QUEUE_NOTES = [
 def queue(rounds: Rounds, sizes: Sizes) -> Measured:
     """Claim + finish beside a loop written by hand and other queues on SQLite, in the same rounds."""
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
-        contestants = {each: _Contestant(each, Path(name)) for each in CONTESTANTS}
-
-        def once(number: int) -> dict[str, float]:
-            values = dict.fromkeys([*CONTESTANTS, *(f"{each} cpu" for each in CONTESTANTS)], 0.0)
-            for each in CONTESTANTS:
-                contestants[each].ask("put", sizes.queue_jobs)
-            for turn in range(sizes.queue_jobs // SLICE):
-                turned = (number + turn) % len(CONTESTANTS)
-                for each in CONTESTANTS[turned:] + CONTESTANTS[:turned]:
-                    answer = contestants[each].ask("run", SLICE)
-                    values[each] += answer["seconds"]
-                    values[f"{each} cpu"] += answer["cpu"]
-            return values
-
-        try:
-            once(0)
-            taken = rounds.take(sizes.queue, once)
-        finally:
-            for contestant in contestants.values():
-                contestant.close()
+        taken = contest(rounds, CONTESTANTS, Path(name), sizes.queue, sizes.queue_jobs)
     rates = {each: sizes.queue_jobs / median(taken, each) for each in CONTESTANTS}
     cpu = {each: 1e6 * median(taken, f"{each} cpu") / sizes.queue_jobs for each in CONTESTANTS}
     lines = [

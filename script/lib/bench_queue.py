@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 REQUEST = "Which products fall under their reorder point this week? ".ljust(200, ".")
 REPORT = "Vanilla is two tubs under its point; order six. ".ljust(200, ".")
+MESSAGE = '{"role": "assistant", "content": "Vanilla is two tubs under its point."}'.ljust(200)
 LEASE = 300.0
 APPENDED = 4096 + 24
 """One WAL frame: a page and its header."""
@@ -109,6 +110,28 @@ class OursChained(Ours):
                 _, claim = self.work.finish_and_claim(self.connection, claim, "DONE", **arguments)
 
 
+class OurTurn(Ours):
+    """Claim, two observed messages, finish: the four commits of the shortest turn."""
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            claim = self.authority.claim_next(
+                self.connection, owner="bench", now=self.clock.now(), marker=self.marker, lease=LEASE
+            )
+            assert claim is not None
+            for _ in range(2):
+                self.work.observe(self.connection, claim, MESSAGE, clock=self.clock, marker=self.marker)
+            self.work.finish(
+                self.connection,
+                claim,
+                "DONE",
+                clock=self.clock,
+                marker=self.marker,
+                report=REPORT,
+                run=self.run_id,
+            )
+
+
 RAW_SCHEMA = (
     "CREATE TABLE control (id INTEGER PRIMARY KEY, epoch TEXT NOT NULL, paused INTEGER NOT NULL)",
     """CREATE TABLE jobs (
@@ -134,6 +157,11 @@ RAW_FINISH = """
 UPDATE jobs SET status = 'DONE', lease_until = NULL, finished_at = ?
  WHERE id = ? AND status = 'RUNNING' AND owner = ? AND generation = ? AND epoch = ? AND lease_until > ?
 """
+RAW_CURRENT = (
+    "SELECT 1 FROM jobs WHERE id = ? AND status = 'RUNNING' AND owner = ? AND generation = ? AND epoch = ?"
+    " AND lease_until > ?"
+)
+RAW_OBSERVE = "INSERT INTO transcript (job, generation, message, written_at) VALUES (?, ?, ?, ?)"
 RAW_REPORT = (
     "INSERT INTO reports (id, job, generation, body, delivery, created_at) VALUES (?, ?, ?, ?, 'pending', ?)"
 )
@@ -143,6 +171,7 @@ class Raw:
     """A fenced loop written by hand, inlined: no functions and no checks but the fence itself."""
 
     schema: tuple[str, ...] = RAW_SCHEMA
+    messages = 0
 
     def __init__(self, folder: Path) -> None:
         self.connection = sqlite3.connect(folder / "raw.sqlite", isolation_level=None)
@@ -177,6 +206,15 @@ class Raw:
                 RAW_CLAIM, ("bench", own, now, now + LEASE)
             ).fetchone()
             execute("COMMIT")
+            for _ in range(self.messages):
+                execute("BEGIN IMMEDIATE")
+                epoch, paused = execute(RAW_CONTROL).fetchone()
+                assert not paused
+                assert epoch == own
+                now = time.time()
+                assert execute(RAW_CURRENT, (job, "bench", generation, own, now)).fetchone()
+                execute(RAW_OBSERVE, (job, generation, MESSAGE, now))
+                execute("COMMIT")
             execute("BEGIN IMMEDIATE")
             epoch, paused = execute(RAW_CONTROL).fetchone()
             assert not paused
@@ -186,6 +224,19 @@ class Raw:
             assert done.rowcount == 1
             execute(RAW_REPORT, (os.urandom(12).hex(), job, generation, REPORT, now))
             execute("COMMIT")
+
+
+class RawTurn(Raw):
+    """The same loop with two messages of a transcript between claim and finish, a commit each."""
+
+    schema = (
+        *RAW_SCHEMA,
+        """CREATE TABLE transcript (
+            seq INTEGER PRIMARY KEY, job TEXT NOT NULL, generation INTEGER NOT NULL, message TEXT NOT NULL,
+            written_at REAL NOT NULL)""",
+        "CREATE INDEX transcript_job ON transcript (job, seq)",
+    )
+    messages = 2
 
 
 class RawBare(Raw):
@@ -306,6 +357,8 @@ def settle(connection: sqlite3.Connection) -> None:
 CONTESTANTS: dict[str, Callable[[Path], Contestant]] = {
     "standfast": Ours,
     "standfast-chained": OursChained,
+    "standfast-turn": OurTurn,
+    "raw-turn": RawTurn,
     "raw": Raw,
     "raw-bare": RawBare,
     "huey": Huey,

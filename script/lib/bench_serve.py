@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -72,36 +74,51 @@ class Measured:
     resident_mb: float
 
 
-def measure(folder: Path, idle: float, requests: int = REQUESTS) -> Measured:
-    """Run a real `standfast serve` on a fresh state directory in ``folder``."""
-    state = f"{folder}/state"
-    ask(state, "init")
+@contextmanager
+def serving(state: Path | str, socket_path: Path) -> Iterator[tuple[int, float]]:
+    """A real `standfast serve`: its process id, and the seconds until it said READY. Stopped by SIGTERM."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(f"{folder}/notify")
+        told.bind(str(socket_path))
         began = time.monotonic()
         service = subprocess.Popen(
-            [*STANDFAST, "--state", state, "serve"],
-            env={**os.environ, "NOTIFY_SOCKET": f"{folder}/notify"},
+            [*STANDFAST, "--state", str(state), "serve"],
+            env={**os.environ, "NOTIFY_SOCKET": str(socket_path)},
             stderr=subprocess.DEVNULL,
         )
         try:
             while told.recv(4096) != b"READY=1":
                 pass
-            ready = time.monotonic() - began
-            seconds = [finish_seconds(state) for _ in range(requests)]
-            time.sleep(SETTLE)
-            before, began = cpu_seconds(service.pid), time.monotonic()
-            time.sleep(idle)
-            share = 100 * (cpu_seconds(service.pid) - before) / (time.monotonic() - began)
-            return Measured(
-                ready_seconds=ready,
-                finish_seconds=statistics.median(seconds or [0.0]),
-                idle_percent=share,
-                resident_mb=resident_mb(service.pid),
-            )
+            yield service.pid, time.monotonic() - began
         finally:
             service.terminate()
             service.wait()
+
+
+def ready_seconds(state: Path) -> float:
+    """From the start of the process to READY=1, on a state directory that exists."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sf-") as folder,
+        serving(state, Path(folder) / "notify") as (_, ready),
+    ):
+        return ready
+
+
+def measure(folder: Path, idle: float, requests: int = REQUESTS) -> Measured:
+    """Run a real `standfast serve` on a fresh state directory in ``folder``."""
+    state = f"{folder}/state"
+    ask(state, "init")
+    with serving(state, folder / "notify") as (pid, ready):
+        seconds = [finish_seconds(state) for _ in range(requests)]
+        time.sleep(SETTLE)
+        before, began = cpu_seconds(pid), time.monotonic()
+        time.sleep(idle)
+        share = 100 * (cpu_seconds(pid) - before) / (time.monotonic() - began)
+        return Measured(
+            ready_seconds=ready,
+            finish_seconds=statistics.median(seconds or [0.0]),
+            idle_percent=share,
+            resident_mb=resident_mb(pid),
+        )
 
 
 def main() -> None:

@@ -89,6 +89,10 @@ def shown_malformed(raw: str) -> str:
     return json.dumps({"malformed": whole(raw)[:MALFORMED_SHOWN]}, ensure_ascii=False)
 
 
+# One encoder for all: json.dumps makes a new one for each call with a setting of its own.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def size(messages: Sequence[Message]) -> int:
     """Bytes of UTF-8 that these messages take as JSON."""
-    return sum(len(json.dumps(message, ensure_ascii=False).encode("utf-8")) for message in messages)
+    return sum(len(_encode(message).encode("utf-8")) for message in messages)

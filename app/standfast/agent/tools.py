@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -33,6 +34,12 @@ class NoArguments(Arguments):
     """For a tool that takes nothing."""
 
 
+@cache
+def _schema(arguments: type[BaseModel]) -> JsonValue:
+    """The JSON Schema of a tool's arguments: every step of every turn tells it, and making it is slow."""
+    return arguments.model_json_schema()
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One thing a model may ask for. Make it with `tool`."""
@@ -52,12 +59,8 @@ class Tool:
 
     @property
     def description_for_model(self) -> dict[str, JsonValue]:
-        """``{"name", "description", "parameters"}``, as a model is told about it."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.arguments.model_json_schema(),
-        }
+        """``{"name", "description", "parameters"}``, as a model is told about it; not to be changed."""
+        return {"name": self.name, "description": self.description, "parameters": _schema(self.arguments)}
 
 
 def tool[A: BaseModel](

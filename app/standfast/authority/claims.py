@@ -14,13 +14,15 @@ DEFAULT_LEASE = 300.0
 MAX_LEASE = 900.0
 """The longest lease that can be asked for, in seconds."""
 
-# One statement reads the pause flag, finds the oldest candidate and takes it. INDEXED BY: a planner that
-# chose a scan of a million finished rows would be an error, not a slow claim. A lease has passed also when it
-# ends further ahead than any lease can: then the clock was set back and the holder may be long dead; should
-# it live, the fence refuses it from the new generation on.
-_TAKE_OLDEST = """
-UPDATE work SET status = 'RUNNING', owner = :owner, generation = generation + 1, epoch = :epoch,
-                claimed_at = :now, lease_until = :now + :lease
+type _Found = tuple[int, str, int, str, str, str, str]
+
+# One statement reads the pause flag and finds the oldest candidate; the next one takes it, in the same write
+# transaction (UPDATE ... RETURNING costs more than both). INDEXED BY: a planner that chose a scan of a
+# million finished rows would be an error, not a slow claim. A lease has passed also when it ends further
+# ahead than any lease can: then the clock was set back and the holder may be long dead; should it live, the
+# fence refuses it from the new generation on.
+_OLDEST = """
+SELECT seq, id, generation, role, session, subject, prompt FROM work
  WHERE seq = (
     SELECT min(seq) FROM (
         SELECT * FROM (
@@ -39,11 +41,10 @@ UPDATE work SET status = 'RUNNING', owner = :owner, generation = generation + 1,
                                 WHERE other.status = 'RUNNING' AND other.session = ready.session)
              ORDER BY seq LIMIT 1)))
    AND EXISTS (SELECT 1 FROM operations WHERE id = 1 AND paused = 0 AND epoch = :epoch)
-RETURNING id, owner, generation, epoch, role, session, subject, prompt
 """
 
 _OWN = """
-SELECT seq FROM work INDEXED BY work_open
+SELECT seq, id, generation, role, session, subject, prompt FROM work INDEXED BY work_open
  WHERE status = 'RUNNING' AND owner = :owner
    AND (parent IS NULL OR (deadline > :now AND NOT EXISTS (
         SELECT 1 FROM work AS above WHERE above.id = work.parent AND above.status = 'CANCELED')))
@@ -51,9 +52,8 @@ SELECT seq FROM work INDEXED BY work_open
 """
 
 _TAKE = """
-UPDATE work SET status = 'RUNNING', owner = :owner, generation = generation + 1, epoch = :epoch,
-                claimed_at = :now, lease_until = :now + :lease
- WHERE seq = :seq RETURNING id, owner, generation, epoch, role, session, subject, prompt
+UPDATE work SET status = 'RUNNING', owner = ?, generation = ?, epoch = ?, claimed_at = ?, lease_until = ?
+ WHERE seq = ?
 """
 
 
@@ -78,11 +78,8 @@ def take_next(
     epoch = markers.read_epoch(marker)
     if epoch is None:
         return None
-    row = connection.execute(
-        _TAKE_OLDEST,
-        {"owner": owner, "epoch": epoch, "now": now, "lease": lease, "longest": MAX_LEASE},
-    ).fetchone()
-    return None if row is None else Claim(*row)
+    row = connection.execute(_OLDEST, {"epoch": epoch, "now": now, "longest": MAX_LEASE}).fetchone()
+    return None if row is None else _take(connection, row, owner=owner, epoch=epoch, now=now, lease=lease)
 
 
 def claim_own(
@@ -99,9 +96,8 @@ def claim_own(
         control = connection.execute("SELECT epoch FROM operations WHERE id = 1 AND paused = 0").fetchone()
         if epoch is None or control is None or epoch != control[0]:
             return []
-        values = {"owner": owner, "epoch": epoch, "now": now, "lease": lease}
-        rows = connection.execute(_OWN, values).fetchall()
-        return [Claim(*connection.execute(_TAKE, values | {"seq": row[0]}).fetchone()) for row in rows]
+        rows = connection.execute(_OWN, {"owner": owner, "now": now}).fetchall()
+        return [_take(connection, row, owner=owner, epoch=epoch, now=now, lease=lease) for row in rows]
 
 
 def renew(
@@ -118,6 +114,15 @@ def renew(
             (now + lease, claim.work),
         ).fetchone()
         return float(row[0])
+
+
+def _take(
+    connection: sqlite3.Connection, found: _Found, *, owner: str, epoch: str, now: float, lease: float
+) -> Claim:
+    """Claim the row that was found in this transaction."""
+    seq, work, generation, role, session, subject, prompt = found
+    connection.execute(_TAKE, (owner, generation + 1, epoch, now, now + lease, seq))
+    return Claim(work, owner, generation + 1, epoch, role, session, subject, prompt)
 
 
 def _check(owner: str, lease: float) -> None:

@@ -13,7 +13,7 @@ from standfast.store.connection import (
     open_store,
 )
 from standfast.store.ids import new_id
-from standfast.store.migrations import APPLICATION_ID, Component, end_epoch, schema_versions
+from standfast.store.migrations import APPLICATION_ID, Component, end_epoch, reworded_check, schema_versions
 
 __all__ = [
     "APPLICATION_ID",
@@ -26,5 +26,6 @@ __all__ = [
     "open_image",
     "open_readonly",
     "open_store",
+    "reworded_check",
     "schema_versions",
 ]

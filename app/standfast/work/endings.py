@@ -156,6 +156,8 @@ def check_ending(status: str, report: str | None) -> None:
         raise BadInput(f"status: {status!r} is not one of {', '.join(_ENDINGS)}")
     if report is not None:
         check_body(report)
+    elif status == "DONE":
+        raise BadInput("report: work that is DONE says what was done")
 
 
 def end_within(

@@ -61,6 +61,23 @@ _LISTS = {
 }
 
 
+_COUNTED = ("READY", "RUNNING", "BLOCKED", "CANCELED", "REJECTED", "all")
+_COUNTS = """
+SELECT (SELECT count(*) FROM work INDEXED BY work_open WHERE status = 'READY'),
+       (SELECT count(*) FROM work INDEXED BY work_open WHERE status = 'RUNNING'),
+       (SELECT count(*) FROM work INDEXED BY work_open WHERE status = 'BLOCKED'),
+       (SELECT items FROM work_aside_counts WHERE status = 'CANCELED'),
+       (SELECT items FROM work_aside_counts WHERE status = 'REJECTED'),
+       (SELECT coalesce(max(seq), 0) FROM work)
+"""
+
+# The report of an ending is written with it, so the newest report of DONE work tells which was finished last.
+_LATEST_DONE = """
+SELECT work.id, work.finished_at FROM reports CROSS JOIN work ON work.id = reports.work
+ WHERE work.status = 'DONE' ORDER BY reports.seq DESC LIMIT 1
+"""
+
+
 def show_work(connection: sqlite3.Connection, work: str) -> WorkItem:
     """One work item; raises Refused ``work_unknown``."""
     found = _items(connection, "SELECT * FROM work WHERE id = ?", work)
@@ -86,15 +103,14 @@ def children_of(connection: sqlite3.Connection, work: str) -> list[WorkItem]:
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """How many items there are of every status."""
-    return dict(
-        connection.execute(
-            "SELECT status, items FROM work_counts"
-            " UNION ALL SELECT 'READY', count(*) FROM work INDEXED BY work_open WHERE status = 'READY'"
-            " UNION ALL SELECT 'RUNNING', count(*) FROM work INDEXED BY work_open WHERE status = 'RUNNING'"
-            " UNION ALL SELECT 'BLOCKED', count(*) FROM work INDEXED BY work_open WHERE status = 'BLOCKED'"
-        ).fetchall()
-    )
+    """How many items there are of every status.
+
+    Work is numbered without gaps: what is neither open nor set aside is DONE.
+    """
+    row = connection.execute(_COUNTS).fetchone()
+    found = dict(zip(_COUNTED, row, strict=True))
+    everything = found.pop("all")
+    return {**found, "DONE": everything - sum(found.values())}
 
 
 def ages(connection: sqlite3.Connection, now: float) -> Ages:
@@ -113,8 +129,8 @@ def ages(connection: sqlite3.Connection, now: float) -> Ages:
 
 def latest_done(connection: sqlite3.Connection) -> Latest | None:
     """The work that was DONE last, or None before the first."""
-    row = connection.execute("SELECT latest, latest_at FROM work_counts WHERE status = 'DONE'").fetchone()
-    return None if row is None or row[0] is None else Latest(work=row[0], finished_at=row[1])
+    row = connection.execute(_LATEST_DONE).fetchone()
+    return None if row is None else Latest(*row)
 
 
 def _items(connection: sqlite3.Connection, query: str, value: str | int) -> list[WorkItem]:

@@ -1,6 +1,7 @@
 """Reports: what a turn has to say, written with its ending and delivered afterwards."""
 
 import math
+import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 from standfast.authority import Claim, FencedNow, fenced
 from standfast.clock import Clock
 from standfast.errors import BadInput, Refused
-from standfast.store import new_id
 
 BODY_BYTES = 64 * 1024
 """Longest report, in bytes of UTF-8."""
@@ -19,7 +19,7 @@ class Report:
     """One report and where its delivery stands."""
 
     id: str
-    """24 hex digits."""
+    """32 hex digits, the first 24 its work item's; 24 of its own for one from an early release."""
     work: str
     """The work item it is about."""
     generation: int
@@ -34,6 +34,17 @@ class Report:
     """Epoch seconds."""
     delivered_at: float | None
     """Epoch seconds; None until sent."""
+
+
+# Ids are hex digits: everything that begins with a work item's id lies between it and it with a "g".
+_OF_WORK = """
+SELECT id, work, generation, body, delivery, note, created_at, delivered_at FROM reports
+ WHERE seq IN (SELECT seq FROM reports WHERE id >= :work AND id < :work || 'g'
+               UNION ALL
+               SELECT seq FROM reports INDEXED BY reports_older
+                WHERE work = :work AND substr(id, 1, 24) <> work)
+ ORDER BY seq DESC LIMIT :limit
+"""
 
 
 def create_report(
@@ -54,7 +65,7 @@ def write_report(
 
 def insert_report(connection: sqlite3.Connection, work: str, generation: int, body: str, now: float) -> str:
     """Insert a pending report for work that nobody holds, inside the caller's transaction; its id."""
-    report = new_id(now)
+    report = work + os.urandom(4).hex()
     connection.execute(
         "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
         " VALUES (?, ?, ?, ?, 'pending', ?)",
@@ -81,11 +92,7 @@ def list_reports(connection: sqlite3.Connection, *, work: str | None = None, lim
             (limit,),
         )
     else:
-        rows = connection.execute(
-            "SELECT id, work, generation, body, delivery, note, created_at, delivered_at FROM reports"
-            " WHERE work = ? ORDER BY seq DESC LIMIT ?",
-            (work, limit),
-        )
+        rows = connection.execute(_OF_WORK, {"work": work, "limit": limit})
     return [Report(*row) for row in rows]
 
 

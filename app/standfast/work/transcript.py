@@ -38,11 +38,12 @@ def observe(connection: sqlite3.Connection, claim: Claim, message: str, *, clock
 
 def append(connection: sqlite3.Connection, claim: Claim, message: str, now: FencedNow) -> int:
     """``observe`` inside the caller's fenced transaction, for a message that is one with another write."""
-    row = connection.execute(
-        "INSERT INTO transcript (work, generation, message, written_at) VALUES (?, ?, ?, ?) RETURNING seq",
+    cursor = connection.execute(
+        "INSERT INTO transcript (work, generation, message, written_at) VALUES (?, ?, ?, ?)",
         (claim.work, claim.generation, message, now),
-    ).fetchone()
-    return int(row[0])
+    )
+    assert cursor.lastrowid is not None  # an insert has one
+    return cursor.lastrowid
 
 
 def transcript(connection: sqlite3.Connection, work: str) -> list[TranscriptRow]:
