@@ -269,6 +269,17 @@ def test_within_one_batch_a_decision_comes_before_the_questions_before_it(shop: 
     assert shop.outcomes()[0][0] == "decision"
 
 
+def test_a_flood_of_strangers_decisions_goes_before_nobody(shop: Channeling) -> None:
+    order = shop.draft()
+    for _ in range(98):
+        shop.api.write(f"/approve {order.digest}", sender=STRANGER)
+    shop.api.write("How is the stock?")
+    shop.api.write(f"/approve {order.digest}")
+    shop.desk.round()
+    assert [kind for kind, _, _ in shop.outcomes()[:2]] == ["decision", "stranger"]
+    assert shop.instance.rows("SELECT operator FROM approvals") == [("lucy",)]
+
+
 def test_decisions_have_a_limit_of_their_own_that_looks_do_not_use_up(
     tmp_path: Path, api: BotApiServer
 ) -> None:
@@ -344,9 +355,11 @@ def test_the_end_of_an_era_gives_no_answer_of_the_old_one(shop: Channeling) -> N
     order = shop.draft()
     shop.api.fail("sendMessage", 429, times=9, retry_after=60)
     shop.hear(f"/approve {order.digest}")
+    report = shop.report()
     assert shop.outcomes() == [("decision", "done", "pending")]
     authority.replace(shop.connection, shop.instance.layout, "restored", shop.instance.clock.now())
     assert shop.outcomes() == [("decision", "done", "unknown")]
+    assert shop.delivery(report) == ("unknown", "waited when the era ended; may have left since")
     assert shop.order(order).status == "REVOKED"
 
 

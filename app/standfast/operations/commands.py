@@ -57,21 +57,21 @@ class Desk:
     """The configured chat."""
     now: Callable[[], float]
 
-    def operator(self, sender: int, chat: int, *, private: bool) -> str | None:
-        """Which operator a sender is; None for a stranger, and in a chat that nobody chose."""
-        if not private and chat != self.chat:
+    def operator(self, message: Message) -> str | None:
+        """Which operator wrote it; None for a stranger, and in a chat that nobody chose."""
+        if not message.private and message.chat != self.chat:
             return None
-        return self.shop.operators.telegram.get(str(sender))
+        return self.shop.operators.telegram.get(str(message.sender))
 
 
 def receive(desk: Desk, messages: Sequence[Message]) -> list[Reply]:
     """Let every message have its effect, once; returns what became of those not heard before.
 
-    A decision is a transaction of its own and comes before all others, whatever stands before it; the others
-    share one. Raises StoreBusy with the rest unheard: they come again, and what was heard is known.
+    An operator's decision is a transaction of its own and comes before all others, whatever stands before it;
+    the others share one. Raises StoreBusy with the rest unheard: they come again; what was heard is known.
     """
-    decisions = [one for one in messages if _is_decision(one)]
-    others = [one for one in messages if not _is_decision(one)]
+    decisions = [one for one in messages if _words(one)[0] in DECISIONS and desk.operator(one)]
+    others = [one for one in messages if one not in decisions]
     done: list[Reply] = []
     for group in [*([one] for one in decisions), *([others] if others else [])]:
         with immediate(desk.connection, "channel_update"):
@@ -100,7 +100,7 @@ def _hear(desk: Desk, message: Message) -> Reply | None:
     if channels.heard(desk.connection, message):
         return None
     now = desk.now()
-    operator = desk.operator(message.sender, message.chat, private=message.private)
+    operator = desk.operator(message)
     if operator is not None:
         reply = _answer(_Asked(desk, message, operator, now))
     elif channels.take(desk.connection, _STRANGERS, "stranger", limit=STRANGERS_DAILY, seconds=_DAY, now=now):
@@ -261,10 +261,6 @@ def _words(message: Message) -> tuple[str, list[str]]:
     if not words or not words[0].startswith("/"):
         return "", []
     return words[0].partition("@")[0].lower(), words[1:]
-
-
-def _is_decision(message: Message) -> bool:
-    return _words(message)[0] in DECISIONS
 
 
 def _given(asked: _Asked, usage: str, arguments: list[str], *, most: int) -> tuple[str, str | None]:

@@ -38,7 +38,7 @@ from standfast.work.channels import Access, Message, TelegramAccess, WebhookAcce
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 2.0
+POLL_SECONDS = 3.0
 """Between two rounds: how long a command waits at most while the server answers."""
 REPORTS_PER_ROUND = 5
 REPLIES_PER_ROUND = 5

@@ -60,8 +60,18 @@ CREATE TABLE channel_standing (
 """
 
 
-def _replies_become_unknown(connection: sqlite3.Connection) -> None:
-    """An answer of the era that ended is not given in the new one; whether it was given may not be known."""
+def _what_waited_becomes_unknown(connection: sqlite3.Connection) -> None:
+    """What the old era had to say may have been said since this state was written: it may be a copy.
+
+    An answer of the old era is not given in the new one. A report that waited for another channel than the
+    outbox may have left already, and there it would arrive twice.
+    """
+    connection.execute(
+        "UPDATE reports SET delivery = 'unknown', note = 'waited when the era ended; may have left since'"
+        " WHERE delivery <> 'sent' AND delivery = 'pending'"
+        " AND (SELECT kind FROM channel_standing) <> 'outbox'"
+    )
+    connection.execute("DELETE FROM channel_refusals")
     connection.execute(
         "UPDATE channel_updates SET delivery = 'unknown', note = 'not settled when the era ended'"
         " WHERE delivery IN ('pending', 'sending')"
@@ -80,6 +90,6 @@ COMPONENT = Component(
             _STANDING,
         ),
     ),
-    on_epoch_end=_replies_become_unknown,
+    on_epoch_end=_what_waited_becomes_unknown,
 )
 """Comes after the work component: a question is work."""
