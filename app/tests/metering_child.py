@@ -2,13 +2,15 @@
 
     metering_child.py STATE OWNER DAILY_CALLS
 
-The endpoint is in its environment. It waits for a line on stdin before it claims, and says how the turn
-ended; with `die` as the line it dies by SIGKILL as soon as its call was booked.
+The endpoint is in its environment. It claims, waits for a line on stdin, and says how the turn ended. The
+line is `go`, or the point of the code at which it dies by SIGKILL. Booking is made slow, so that workers that
+decide outside the booking's transaction are found out.
 """
 
 import os
 import signal
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -31,11 +33,11 @@ def main(state: str, owner: str, daily_calls: str) -> None:
     assert access is not None
     clock = Clock()
     with closing(LiveModel(access)) as model, closing(open_store(layout.database, COMPONENTS)) as connection:
-        print("ready", flush=True)
-        if sys.stdin.readline().strip() == "die":
-            triggers.arm(die)
         claim = authority.claim_next(connection, owner=owner, now=clock.now(), marker=layout.marker)
         assert claim is not None
+        print("ready", flush=True)
+        told = sys.stdin.readline().strip()
+        triggers.arm(lambda point: die(point, told))
         account = Account(
             connection=connection,
             claim=claim,
@@ -49,9 +51,11 @@ def main(state: str, owner: str, daily_calls: str) -> None:
     print(result.status, flush=True)
 
 
-def die(point: str) -> None:
-    if point == "usage.book.committed":
+def die(point: str, at: str) -> None:
+    if point == at:
         os.kill(os.getpid(), signal.SIGKILL)
+    if point == "usage.book.before_commit":
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

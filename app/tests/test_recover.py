@@ -429,6 +429,15 @@ class TestTheRightPlan:
         assert (control.paused, control.epoch) == (False, told.epoch)
         assert "lucy" in control.reason
 
+    @pytest.mark.parametrize(
+        ("usage", "figures"), [("unknown", (None, None)), ({"calls": 3, "cents": 40}, (3, 40))]
+    )
+    def test_a_loss_of_usage_is_unknown_until_the_plan_states_it(
+        self, shop: Day, usage: Any, figures: tuple[int | None, int | None]
+    ) -> None:
+        shop.recover_here(shop.answered(usage=usage))
+        assert shop.instance.rows("SELECT calls, cents FROM usage_losses") == [figures]
+
     def test_check_shows_the_whole_effect_and_changes_nothing(self, paused: Day) -> None:
         plan = paused.answered()
         before = paused.fingerprint()

@@ -418,16 +418,19 @@ def test_eight_processes_with_three_calls_left_send_exactly_three(present: Meter
     assert present.today.calls == 3
 
 
-def test_a_process_that_dies_after_booking_leaves_the_call_counted(present: Metered) -> None:
+@pytest.mark.parametrize(("point", "sent"), [("usage.book.committed", 0), ("usage.settle.before_commit", 1)])
+def test_a_process_that_dies_around_its_call_leaves_it_counted(
+    present: Metered, point: str, sent: int
+) -> None:
     present.admit("o1", "s1")
     present.admit("o2", "s2")
     with standin(replies("done")) as one:
         died = worker(present, one, 1, daily_calls=1)
-        died.communicate("die\n", timeout=60)
+        died.communicate(f"{point}\n", timeout=60)
         assert died.returncode == -signal.SIGKILL
         out, _ = worker(present, one, 2, daily_calls=1).communicate("go\n", timeout=60)
         assert out.split() == ["ready", "COST_LIMIT"]
-        assert one.requests == []
+        assert len(one.requests) == sent
     assert [row[0] for row in present.rows()] == ["booked"]
 
 

@@ -112,6 +112,8 @@ def serve(
         service = Service(worker, notifier, stop)
         with ChannelThread(layout, clock, settings):
             service.run()
+        if isinstance(worker.model, LiveModel):
+            worker.model.close()
     log.info("stopped: %s", facts(run=run, passes=service.passes, turns=service.turns))
     return Served(run=run, passes=service.passes, turns=service.turns)
 
