@@ -87,6 +87,7 @@ class Claims(RuleBasedStateMachine):
         self.deadlines: dict[str, float] = {}
         self.canceled: set[str] = set()
         self.generations: dict[str, int] = {}
+        self.interrupted: list[tuple[object, ...]] = []
         self.written: Counter[tuple[str, int]] = Counter()
 
     def teardown(self) -> None:
@@ -297,7 +298,7 @@ class Claims(RuleBasedStateMachine):
         pick=PICK,
         subject=st.sampled_from(["vanilla", "strawberry", "chocolate"]),
         seconds=st.sampled_from([60.0, 200.0, 2000.0]),
-        then=st.sampled_from(["waits", "works", "works", "parent canceled", "deadline comes"]),
+        then=st.sampled_from(["waits", "early end", "works", "works", "parent canceled", "deadline comes"]),
     )
     def a_claim_delegates(self, pick: int, subject: str, seconds: float, then: str) -> None:
         held = self.picked_claim(pick)
@@ -318,11 +319,14 @@ class Claims(RuleBasedStateMachine):
             self.deadlines[child.work] = min(held.clock.now() + seconds, held.ends + CHILDREN.beyond_lease)
         assert self.parents[child.work] == held.claim.work
         assert child.deadline == self.deadlines[child.work]
-        held_by_child = None if then == "waits" else self.take_this(self.helper, child.work)
-        if held_by_child is not None:
-            self._child_works(held_by_child, then)
+        if then == "early end":
+            self.cancel(held.claim.work)
+        elif then != "waits":
+            held_by_child = self.take_this(self.helper, child.work)
+            if held_by_child is not None:
+                self.child_works(held_by_child, then)
 
-    def _child_works(self, child: Held, then: str) -> None:
+    def child_works(self, child: Held, then: str) -> None:
         """It may write until its end, and not at that moment or later, whatever its own lease says."""
         identity = child.claim.work
         if then == "parent canceled":
@@ -428,6 +432,8 @@ class Claims(RuleBasedStateMachine):
             self.service_dies()
 
     def replace(self) -> None:
+        running = "SELECT id, generation FROM work WHERE status = 'RUNNING'"
+        self.interrupted = self.committed(running)
         authority.replace(self.shop.connection, self.shop.layout, "restored", self.shop.now(), HOST)
 
     def era_ended(self) -> None:
@@ -435,8 +441,11 @@ class Claims(RuleBasedStateMachine):
         self.marker_fits = markers.read_epoch(self.shop.marker) == self.epoch()
         for held in self.held:
             held.ended = held.ended or "the era ended"
-        running = self.committed("SELECT id FROM work WHERE status = 'RUNNING'")
-        assert not running, "work runs on into the next era"
+        found = self.committed("SELECT id, status, generation FROM work")
+        rows = {identity: (status, generation) for identity, status, generation in found}
+        for identity, generation in self.interrupted:
+            assert rows[identity] == ("READY", int(str(generation)) + 1), "interrupted work kept its claim"
+        assert "RUNNING" not in {status for status, _ in rows.values()}, "work runs on into the next era"
 
     @precondition(lambda self: self.paused)
     @rule()

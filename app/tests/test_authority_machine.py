@@ -117,6 +117,11 @@ class Authority(Claims):
         else:
             self._wait(held, back_off=how == "wait, later")
 
+    def child_works(self, child: Held, then: str) -> None:
+        """And whatever it may, it buys nothing."""
+        super().child_works(child, then)
+        self._propose(child, "vanilla", 1)
+
     def _propose(self, held: Held, sku: str, quantity: int) -> bool:
         drafts = {one.id: one for one in self.some("DRAFT", "APPROVED")}
         made: list[Order] = []
