@@ -4,10 +4,10 @@ script/test mutations [NAME...]    all, or those named; the list is script/lib/m
 script/test mutations --list       what there is
 script/test mutations --sample     those marked as the sample that every CI run repeats
 
-Each mutation is applied to a copy of the code, never to this checkout, and only its named test runs there. The
-same tests first run on an unchanged copy: a test that is red by itself protects nothing. Good is only a test
-that fails; one that could not be collected, or broke in its set-up, has shown nothing. A mutation whose old
-text is not there exactly once no longer applies: that fails the run too, so that the list keeps up with the code.
+Each mutation is applied to a copy of the code, never to this checkout, and only its named test runs there.
+The same tests first run on an unchanged copy: a test that is red by itself protects nothing. Good is only a
+test that fails; one that could not be collected, or broke in its set-up, has shown nothing. A mutation whose
+old text is not there exactly once no longer applies: that fails the run too, so that the list keeps up.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import sys
 import time
 import tomllib
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sandbox import CHECKOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 LIST = Path(__file__).with_suffix(".toml")
 SCRATCH = CHECKOUT / "build/mutations"
@@ -130,7 +132,12 @@ def run_tests(folder: Path, tests: Sequence[str]) -> tuple[int, Path, str]:
     report = folder / "report.xml"
     app = folder / "app"
     command = [str(PYTHON), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    environment = {**os.environ, "PYTHONPATH": f"{app}:{app / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{app}:{app / 'tests'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the package's tests need none, and half the time is theirs
+    }
     done = subprocess.run(
         [*command, *tests],
         cwd=folder,
@@ -151,7 +158,7 @@ def judge(mutation: Mutation, code: int, report: Path) -> tuple[Result, str]:
         return "SURVIVED", "its test is green"
     if code != 1 or not report.is_file():
         return "WRONG REASON", f"pytest ended with {code}"
-    cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - pytest has just written it
+    cases = list(ET.parse(report).iter("testcase"))
     errors = [message(part) for case in cases for part in case.findall("error")]
     failures = [message(part) for case in cases for part in case.findall("failure")]
     if errors or not failures:

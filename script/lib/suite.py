@@ -3,6 +3,7 @@
 script/test                        everything that CI checks
 script/test unit | lint            one part
 script/test molecule [SCENARIO...] the scenarios (all without names)
+script/test mutations [NAME...]    break the code in every listed way: each must turn its test red (--list)
 script/test full                   everything, looping over what CI samples (kill points and the like)
 script/test clean                  remove the containers, networks and images of installed hosts made here
 """
@@ -58,6 +59,12 @@ class Outcome:
 
 def unit() -> Part:
     return Part("unit", (str(PYTHON), "-m", "pytest", "-p", "no:cacheprovider", "--durations=5", "app/tests"))
+
+
+def mutations() -> Part:
+    """All of them in a full run; CI repeats a sample."""
+    sample = () if "STANDFAST_FULL" in os.environ else ("--sample",)
+    return Part("mutations", (str(PYTHON), "script/lib/mutations.py", *sample))
 
 
 def lint() -> Part:
@@ -189,7 +196,7 @@ def everything() -> list[Outcome]:
     shutil.rmtree(CHECKOUT / "build/runbooks", ignore_errors=True)
     names = scenarios()
     archives = prepare(names)
-    outcomes = run_all([lint(), *(molecule(name, archives) for name in names), unit()])
+    outcomes = run_all([lint(), *(molecule(name, archives) for name in names), unit(), mutations()])
     tidy()
     # Which blocks of the runbooks were executed is known only now.
     return [*outcomes, run(coverage())]
@@ -227,6 +234,9 @@ def main(arguments: list[str]) -> int:
                 outcomes = [run(unit())]
             case ["lint"]:
                 outcomes = [run(lint())]
+            case ["mutations", *names]:
+                command = [str(PYTHON), "script/lib/mutations.py", *names]
+                return subprocess.run(command, cwd=CHECKOUT, check=False).returncode
             case ["molecule", *names]:
                 chosen = names or scenarios()
                 archives = prepare(chosen)
