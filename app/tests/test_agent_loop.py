@@ -95,6 +95,11 @@ def assert_pairs(messages: Sequence[chat.Message]) -> None:
     assert waiting == []
 
 
+def test_the_limits_are_those_of_the_contract() -> None:
+    limits = Limits()
+    assert (limits.model_calls, limits.tool_calls, limits.seconds, limits.output_tokens) == (8, 16, 120, 4096)
+
+
 def test_a_turn_completes_and_every_message_is_recorded_before_the_next_step() -> None:
     bench = Bench([look("a", "b"), answer("42 it is")])
     result = bench.run()

@@ -381,7 +381,7 @@ def assert_each_claimed_once(world: World, processes: int, jobs: int) -> None:
 
 
 def test_8_processes_claim_each_job_once(world: World) -> None:
-    assert_each_claimed_once(world, 8, 200)
+    assert_each_claimed_once(world, 8, 1000)
 
 
 @pytest.mark.full

@@ -52,6 +52,16 @@ def test_a_malformed_ending_is_refused_and_the_claim_goes_on(world: World, bad: 
     world.finish(claim)
 
 
+@pytest.mark.parametrize("status", ["DONE", "BLOCKED", "CANCELED"])
+def test_a_stale_claim_ends_its_work_in_no_way(world: World, status: work.Ending) -> None:
+    claim = world.claimed()
+    world.time.passes(300)
+    before = world.dump()
+    with pytest.raises(StaleClaim, match="superseded"):
+        work.finish(world.connection, claim, status, report="x", clock=world.clock, marker=world.marker)
+    assert world.dump() == before
+
+
 def test_a_claim_ends_once(world: World) -> None:
     claim = world.claimed()
     world.finish(claim, "report")

@@ -272,7 +272,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_inspection_finds_the_functions_that_write_for_a_claim() -> None:
     found = {name.rsplit(".", 1)[1] for name in FENCED}
-    assert {"observe", "finish", "renew", "propose", "wait", "send", "begin", "settle", "book"} <= found
+    assert {"observe", "finish", "finish_and_claim", "create_report", "delegate", "renew"} <= found
+    assert {"propose", "wait", "send", "begin", "settle", "book"} <= found
 
 
 @pytest.mark.parametrize("name", FENCED)

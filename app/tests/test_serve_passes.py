@@ -297,6 +297,33 @@ def test_an_era_that_ends_in_the_middle_of_a_turn_ends_the_turn(instance: Instan
     assert [generation for generation, _ in instance.transcript(work)] == [1, 1, 1, 1, 3]
 
 
+def test_the_gate_s_decisions_are_in_the_journal_with_their_own_sentence(
+    instance: Instance, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "standfast")
+    call = Reply(calls=(ToolCall("first", "record_finding", '{"text": "a"}'),))
+    allowed = instance.add().work
+    instance.settle(ScriptedModel([call, Reply(text="done")]))
+    assert f"gate allowed: work={allowed} call=first tool=record_finding" in caplog.text
+
+    refused = instance.add().work
+    recorded: list[str] = []
+
+    def pause_once_the_call_is_recorded(point: str) -> None:
+        recorded.extend([point] * (point == "observe.committed"))
+        if len(recorded) == 3 and point == "observe.committed":  # system, user, the reply with its call
+            with instance.store() as store:
+                pause(store, "a look", instance.clock.now())
+
+    triggers.arm(pause_once_the_call_is_recorded)
+    try:
+        instance.settle(ScriptedModel([call, Reply(text="done")]))
+    finally:
+        triggers.disarm()
+    told = f"gate refused: work={refused} call=first tool=record_finding"
+    assert f'{told} reason="runtime paused or replaced by restore"' in caplog.text
+
+
 def test_work_canceled_in_the_middle_of_its_turn_gets_no_report(instance: Instance) -> None:
     work = instance.add().work
 

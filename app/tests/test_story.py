@@ -13,7 +13,7 @@ import pytest
 from support import Instance
 from world import dump
 
-from standfast.agent import Conversation, LoopResult, OfflinePlanner, Reply, Status, run_loop
+from standfast.agent import Conversation, LoopResult, OfflinePlanner, Reply, Status, ToolCall, run_loop
 from standfast.agent.messages import Message, calls_of, system, user
 from standfast.authority import Claim, replace, resume
 from standfast.cli import main as cli
@@ -207,3 +207,18 @@ def test_the_call_with_a_field_too_many_never_reaches_the_gate(tmp_path: Path) -
         ("offline-5", "work_status"),
     ]
     assert "offline-4" not in {decision[0] for decision in check.decisions()}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"), [("a", True), ("x" * 200, True), ("", False), (" ", False), ("x" * 201, False)]
+)
+def test_a_finding_is_one_short_sentence(tmp_path: Path, text: str, kept: bool) -> None:
+    instance = Instance.make(tmp_path)
+    instance.add()
+    claim = instance.claim()
+    with instance.store() as store:
+        tools = ShopTools(store, claim, load(instance.layout.shop), instance.clock, instance.layout.marker)
+        call = ToolCall("c1", "record_finding", json.dumps({"text": text}))
+        outcome = tools.dispatcher().dispatch(call)
+    assert (outcome.ok, outcome.result) == ((True, "recorded") if kept else (False, "invalid_arguments"))
+    assert len(instance.transcript(claim.work)) == kept

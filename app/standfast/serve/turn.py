@@ -77,6 +77,12 @@ class Worker:
             stop=self.stop,
             wait=self.wait,
         )
+        for told in result.decisions:
+            log.log(
+                logging.INFO if told.allowed else logging.WARNING,
+                "gate allowed: %s" if told.allowed else "gate refused: %s",
+                facts(work=claim.work, call=told.call, tool=told.tool, reason=told.sentence or None),
+            )
         status = self._end(claim, result)
         log.info(
             "work ended: %s",
