@@ -105,7 +105,9 @@ class Channeling:
 
 
 @contextmanager
-def desk_of(instance: Instance, api: BotApiServer, **environment: str) -> Iterator[Channeling]:
+def desk_of(
+    instance: Instance, api: BotApiServer, *, may_deliver: bool = True, **environment: str
+) -> Iterator[Channeling]:
     """A new desk, as after a start of the service."""
     shop = config.load(instance.layout.shop)
     instance.environment = api.environment | environment
@@ -116,7 +118,14 @@ def desk_of(instance: Instance, api: BotApiServer, **environment: str) -> Iterat
     )
     assert access is not None
     with instance.store() as connection:
-        desk = ChannelDesk(connection, instance.layout, instance.clock, shop=shop, access=access)
+        desk = ChannelDesk(
+            connection,
+            instance.layout,
+            instance.clock,
+            shop=shop,
+            access=access,
+            may_deliver=lambda: may_deliver,
+        )
         try:
             yield Channeling(instance, api, desk, connection)
         finally:

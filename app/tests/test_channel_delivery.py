@@ -49,6 +49,18 @@ def test_a_report_is_one_plain_message_with_its_id(shop: Channeling) -> None:
     assert shop.delivery(report) == ("sent", "")
 
 
+def test_nothing_is_delivered_before_the_state_is_known_not_to_be_older_than_the_world(
+    tmp_path: Path, api: BotApiServer
+) -> None:
+    with desk_of(with_channel(tmp_path), api, may_deliver=False) as shop:
+        report = shop.report()
+        assert shop.hear("/status")[0].startswith("Working.")
+        assert shop.delivery(report)[0] == "pending"
+    with desk_of(shop.instance, api) as shop:
+        shop.rounds()
+        assert shop.delivery(report)[0] == "sent"
+
+
 @pytest.mark.parametrize(("character", "units"), [("x", 1), ("é", 1), ("🍦", 2)])
 def test_a_report_too_long_for_one_message_is_whole_in_a_file(
     shop: Channeling, character: str, units: int

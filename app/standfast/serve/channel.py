@@ -90,8 +90,11 @@ class ChannelDesk:
         *,
         shop: ShopConfig,
         access: Access,
+        may_deliver: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``may_deliver``: False until the passes know that this state is not older than the world."""
         self._connection = connection
+        self._may_deliver = may_deliver
         self._layout = layout
         self._clock = clock
         self._way = opened(access, connection, shop)
@@ -123,7 +126,7 @@ class ChannelDesk:
             channels.clear(self._connection)
             self._begun = True
         more = self._hear()
-        if not control.paused:
+        if not control.paused and self._may_deliver():
             more = self._deliver() or more
         self._stand()
         return more
@@ -234,7 +237,10 @@ class ChannelDesk:
 class ChannelThread:
     """The thread, for one start of the service; nothing at all while reports go to the outbox."""
 
-    def __init__(self, layout: Layout, clock: Clock, settings: Settings) -> None:
+    def __init__(
+        self, layout: Layout, clock: Clock, settings: Settings, may_deliver: Callable[[], bool]
+    ) -> None:
+        self._may_deliver = may_deliver
         self._layout = layout
         self._clock = clock
         self._settings = settings
@@ -269,7 +275,14 @@ class ChannelThread:
         access = self._settings.channel
         assert access is not None
         with closing(open_store(self._layout.database, COMPONENTS)) as connection:
-            desk = ChannelDesk(connection, self._layout, self._clock, shop=self._settings.shop, access=access)
+            desk = ChannelDesk(
+                connection,
+                self._layout,
+                self._clock,
+                shop=self._settings.shop,
+                access=access,
+                may_deliver=self._may_deliver,
+            )
             with closing(desk):
                 while not self._stop.is_set():
                     if not desk.round():

@@ -110,7 +110,7 @@ def serve(
         )
         _say_model(worker)
         service = Service(worker, notifier, stop)
-        with ChannelThread(layout, clock, settings):
+        with ChannelThread(layout, clock, settings, may_deliver=lambda: service.recovered):
             service.run()
         if isinstance(worker.model, LiveModel):
             worker.model.close()
@@ -159,7 +159,8 @@ class Service:
         # Another channel than the outbox can be slow, and is served by a thread of its own.
         self._outbox = Outbox(worker.layout.outbox) if worker.settings.channel is None else None
         self._purchasing = Purchasing(worker, supplier)
-        self._recovered = False
+        # A pass has compared this state with the supplier's memory and closed what was left open.
+        self.recovered = False
         self._in_hand: Claim | None = None
         self._said = ""
         self._next_slot: float | None = None
@@ -264,7 +265,7 @@ class Service:
 
     def _recover(self) -> bool:
         """Once, in the first pass that may work: close what an earlier process left RUNNING."""
-        if self._recovered:
+        if self.recovered:
             return False
         if self._outbox is not None:
             channels.clear(self._connection)
@@ -279,7 +280,7 @@ class Service:
         )
         for claim in left:
             self._close(claim)
-        self._recovered = True
+        self.recovered = True
         return bool(left)
 
     def _close(self, claim: Claim) -> None:
