@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +16,12 @@ from backing import SMALL, made, names
 from support import Instance, until_idle
 from world import World
 
-from standfast import work
-from standfast.errors import Refused
+from standfast import authority, work
+from standfast.errors import Refused, StandfastError
 from standfast.layout import Layout
 from standfast.operations.backup import folders
 from standfast.operations.backup.verifying import verify
+from standfast.operations.restore import restoring
 from standfast.store import triggers
 
 SIZE = 2_000_000
@@ -66,6 +69,20 @@ def test_a_backup_that_meets_it_at_any_step_leaves_nothing_half_made(tmp_path: P
     assert seen["left"] == []
     assert seen["after"] is True
     assert seen["integrity"] == "ok"
+
+
+def test_a_restore_that_meets_it_leaves_the_old_state_or_the_new_one_and_goes_on_with_room(
+    tmp_path: Path,
+) -> None:
+    seen = on_a_small_disk(tmp_path, "restore")
+    assert seen["left"] == {
+        "safety_made": ["restore_no_space", "old"],
+        "image_made": ["failed", "old"],
+        "paused": ["failed", "old, paused"],
+        "copied": ["failed", "new, paused"],
+    }
+    assert seen["after"] == [True] * 4
+    assert seen["integrity"] == ["ok"]
 
 
 FULL_AT = ("folder", "partial", "step", "copied", "sealed", "checked", "companions", "published")
@@ -160,7 +177,52 @@ def of_a_backup(folder: Path) -> dict[str, object]:
     }
 
 
-PARTS = {"store": of_the_store, "service": of_the_service, "backup": of_a_backup}
+def fill_up(hog: Path) -> None:
+    """Leave no room at all."""
+    with suppress(OSError), hog.open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+
+
+def of_a_restore(folder: Path) -> dict[str, object]:
+    left, after, integrity = {}, [], set()
+    restoring.MARGIN = 0
+    for step in ("safety_made", "image_made", "paused", "copied"):
+        (folder / step).mkdir()
+        instance, hog = Instance.make(folder / step), folder / "hog"
+        source = made(instance, limits=SMALL).name
+        before = era(instance)
+
+        def full(point: str, step: str = step, hog: Path = hog) -> None:
+            if point == f"restore.{step}" and not hog.exists():
+                fill_up(hog)
+
+        triggers.arm(full)
+        try:
+            restoring.restore(instance.layout, source, now=time.time(), limits=SMALL)
+            code = "done"
+        except Refused as error:
+            code = error.code
+        except StandfastError:
+            code = "failed"
+        triggers.disarm()
+        hog.unlink()
+        found = era(instance)
+        state = "old" if found.epoch == before.epoch else "new"
+        left[step] = [code, f"{state}, paused" if found.paused else state]
+        after.append(restoring.restore(instance.layout, source, now=time.time(), limits=SMALL).changed)
+        integrity.add(instance.rows("PRAGMA integrity_check")[0][0])
+        shutil.rmtree(folder / step)
+    return {"left": left, "after": after, "integrity": sorted(integrity)}
+
+
+def era(instance: Instance) -> authority.Operations:
+    with instance.store() as connection:
+        return authority.operations(connection)
+
+
+PARTS = {"restore": of_a_restore, "store": of_the_store, "service": of_the_service, "backup": of_a_backup}
 
 if __name__ == "__main__":
     print(json.dumps(PARTS[sys.argv[1]](Path(sys.argv[2]))))

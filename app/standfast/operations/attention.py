@@ -23,6 +23,7 @@ from standfast.operations.backup.standing import (
     Standing,
     is_ahead,
 )
+from standfast.operations.recovery.eras import is_awaiting
 from standfast.work import channels
 
 if TYPE_CHECKING:
@@ -106,12 +107,15 @@ def attention(seen: Seen) -> list[Attention]:
 
 
 def paused(seen: Seen) -> Found | None:
-    """Nothing goes on until somebody says so."""
+    """Nothing is claimed or sent; which way leads on depends on how the pause came about."""
     if not seen.health.paused:
         return None
+    ended = "recovery" in seen.health.schema_versions and is_awaiting(seen.connection, seen.control.epoch)
     return Found(
         f"paused since {rfc3339(seen.control.changed_at)}: {seen.control.reason}",
-        "nothing is claimed or sent until the operator resumes; see why first",
+        "`standfast account inspect`, then `standfast recover`"
+        if ended
+        else "a restore was cut short: restore again from the same backup; nobody resumes by hand",
     )
 
 

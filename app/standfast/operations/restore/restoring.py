@@ -24,7 +24,7 @@ from standfast.errors import Refused, StandfastError, StoreBusy
 from standfast.layout import Layout
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.folders import in_use
-from standfast.operations.backup.limits import Report, quiet
+from standfast.operations.backup.limits import Limits, Report, no_space, quiet
 from standfast.operations.backup.snapshot import sealed
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.recovery.eras import is_awaiting, restored
@@ -33,7 +33,7 @@ from standfast.operations.restore.copying import Changed, begin, checkpoint, ins
 from standfast.operations.restore.image import Image, clear, ending, make, staging
 from standfast.operations.restore.source import Source, find, refuse_unverified
 from standfast.operations.schema import COMPONENTS, understood
-from standfast.store import open_readonly, open_store, schema_versions, triggers
+from standfast.store import Store, open_readonly, open_store, schema_versions, triggers
 
 MARGIN = 16 * 1024 * 1024
 """Bytes that stay free beside the live store."""
@@ -77,16 +77,19 @@ def restore(
     live: bool = False,
     check: bool = False,
     report: Report = quiet,
+    limits: Limits | None = None,
 ) -> RestoreResult:
     """Make the backup `given` (a name or a folder) the state, under a new epoch and paused.
 
-    `live`: also while the service runs. Raises BadInput, and Refused with nothing changed: what `find`,
-    `examine` and `refuse_unverified` refuse, `page_size_differs`, `marker_blocked`, `restore_no_space`,
-    `writer_held`, `restore_running`, `store_held`, and what the safety backup refuses. StandfastError and
-    StoreBusy once the live store is paused: it then stays so, under its old epoch, until a restore succeeds.
+    `live`: also while the service runs; `limits`: of the safety backup. Raises BadInput, and Refused with
+    nothing changed: what `find`, `examine` and `refuse_unverified` refuse, `page_size_differs`,
+    `marker_blocked`, `restore_no_space`, `writer_held`, `restore_running`, `store_held`, and what the safety
+    backup refuses. StandfastError and StoreBusy once the live store is paused: it then stays so, under its
+    old epoch, until a restore succeeds.
     """
     refuse_other_user(layout)
-    asked = _Asked(layout, find(layout, given, now), now, time.monotonic(), live=live, report=report)
+    source = find(layout, given, now)
+    asked = _Asked(layout, source, now, time.monotonic(), live, report, limits or Limits())
     active = examine(layout)
     if done := _already(asked, active):
         if not check:
@@ -115,6 +118,7 @@ class _Asked:
     began: float
     live: bool
     report: Report
+    limits: Limits
 
     @property
     def reason(self) -> str:
@@ -148,8 +152,7 @@ class _Restore:
                 seen = _data_version(live)
                 safety = self._safety()
                 image = self._image(safety)
-                pause(live, f"a restore is under way: {self.asked.reason}", self.asked.now)
-                triggers.reach("restore.paused")
+                self._pause(live)
                 try:
                     self._install(image, partial(_refuse_change, live, seen))
                 except Changed:
@@ -159,6 +162,13 @@ class _Restore:
             "the live store is paused under its old epoch: others kept writing to it, and nothing may be lost"
             " that no safety backup holds; stop them, and restore again from the same backup"
         )
+
+    def _pause(self, live: Store) -> None:
+        try:
+            pause(live, f"a restore is under way: {self.asked.reason}", self.asked.now)
+        except sqlite3.Error as error:
+            raise StandfastError(f"the live store could not be paused, and is as it was: {error}") from error
+        triggers.reach("restore.paused")
 
     def _over_nothing(self, lost: Active) -> RestoreResult:
         evidence = None
@@ -172,7 +182,8 @@ class _Restore:
         return self._finish(image, safety=None, evidence=evidence, inode=None, lost=lost.observed)
 
     def _safety(self) -> str:
-        request = Request.of(asked_by=f"restore of {self.asked.source.folder.name}"[:100])
+        asked_by = f"restore of {self.asked.source.folder.name}"[:100]
+        request = Request.of(asked_by=asked_by, limits=self.asked.limits)
         try:
             made = create(self.asked.layout, request, report=self.asked.report)
         except StandfastError as error:
@@ -186,9 +197,16 @@ class _Restore:
         return made.folder
 
     def _image(self, safety: str | None) -> Image:
-        image = make(
-            self.folder, self.asked.source, reason=self.asked.reason, safety=safety, now=self.asked.now
-        )
+        try:
+            image = make(
+                self.folder, self.asked.source, reason=self.asked.reason, safety=safety, now=self.asked.now
+            )
+        except (sqlite3.Error, OSError) as error:
+            if no_space(error):
+                raise _too_little(str(error)) from error
+            raise StandfastError(
+                f"the image could not be made; the live store is as it was: {error}"
+            ) from error
         triggers.reach("restore.image_made")
         return image
 
@@ -206,7 +224,13 @@ class _Restore:
         self, image: Image, *, safety: str | None, evidence: Path | None, inode: int | None, lost: str = ""
     ) -> RestoreResult:
         layout = self.asked.layout
-        markers.write(layout.marker, Marker(epoch=image.epoch, host=self.host))
+        try:
+            markers.write(layout.marker, Marker(epoch=image.epoch, host=self.host))
+        except OSError as error:
+            raise StandfastError(
+                "the store is restored and paused, but its marker could not be written, so nothing can act:"
+                f" {error}; mend the cause, and restore again from the same backup"
+            ) from error
         triggers.reach("restore.marker_written")
         with closing(open_store(layout.database, COMPONENTS)) as connection:
             emptied = checkpoint(connection)
@@ -339,12 +363,16 @@ def _refuse_little_space(asked: _Asked, active: Active) -> None:
     found = os.statvfs(layout.state)
     free = found.f_bavail * found.f_frsize
     if free < wanted:
-        raise Refused(
-            "restore_no_space",
-            "there is not enough free space for the image, its log and the safety backup",
-            observed=f"{free} bytes are free at {layout.state}, {wanted} are wanted",
-            remedy="make room: `standfast backup prune`; nothing was changed",
-        )
+        raise _too_little(f"{free} bytes are free at {layout.state}, {wanted} are wanted")
+
+
+def _too_little(observed: str) -> Refused:
+    return Refused(
+        "restore_no_space",
+        "there is not enough free space for the image, its log and the safety backup",
+        observed=observed,
+        remedy="make room: `standfast backup prune`; the live store was not touched",
+    )
 
 
 @contextmanager
