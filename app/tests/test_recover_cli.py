@@ -17,6 +17,7 @@ from support import Instance
 from standfast.cli import main as cli
 from standfast.cli.schemas import load
 from standfast.operations.recovery import plan as plans
+from standfast.operations.recovery.questions import edit, recorded_deliveries
 
 PATIENCE = 60.0
 
@@ -109,6 +110,40 @@ def test_an_abort_leaves_the_plan_as_it_is(shop: Day) -> None:
     )
     assert code == 130, said
     assert plan.read_bytes() == before
+
+
+class Scripted:
+    """Answers by the beginning of the question, and keeps what was asked."""
+
+    def __init__(self, answers: dict[str, bool]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def number(self, question: str, present: int | None, most: int) -> int:
+        assert present is None
+        assert most
+        return COUNTS[question.partition(":")[0]]
+
+    def yes(self, question: str, present: bool | None) -> bool:
+        self.asked.append(question)
+        found = [answer for begin, answer in self.answers.items() if question.startswith(begin)]
+        return found[0] if found else bool(present)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_long_history_of_deliveries_is_asked_about_at_once(tmp_path: Path, together: bool) -> None:
+    with day(tmp_path) as made:
+        made.begin().go_on()
+        made.restore_here(made.backup())
+        made.inspect_here()
+        recorded = recorded_deliveries(made.layout)
+        assert recorded == {made.vanilla}
+        asker = Scripted({"1 deliveries are recorded": together, f"order {made.vanilla}": True})
+        told = edit(made.plan_file(), asker, time.time, recorded=recorded)
+        assert told.unanswered == []
+        assert any(one.startswith(f"order {made.vanilla}") for one in asker.asked) is not together
+        assert any(one.startswith(f"order {made.strawberry}") for one in asker.asked)
+        assert made.recover_here(made.plan_file()).spent_cents == 2600
 
 
 def test_without_a_terminal_nobody_is_asked(shop: Day) -> None:

@@ -12,7 +12,12 @@ from standfast.cli.common import current, emit, examples, facts, group, note, pr
 from standfast.operations.purchasing import supplier_account
 from standfast.operations.recovery.applying import Recovered, Reviewed
 from standfast.operations.recovery.applying import recover as apply_plan
-from standfast.operations.recovery.questions import Edited, edit, refuse_without_terminal
+from standfast.operations.recovery.questions import (
+    Edited,
+    edit,
+    recorded_deliveries,
+    refuse_without_terminal,
+)
 
 app = group("Recover the account by a reviewed plan, and resume.")
 app.info.no_args_is_help = False
@@ -72,7 +77,8 @@ def edit_plan(
     context = current(ctx)
     if not context.check:
         refuse_without_terminal(terminal=sys.stdin.isatty())
-    found = edit(file, _Terminal(), time.time, check=context.check)
+    recorded = recorded_deliveries(context.layout)
+    found = edit(file, _Terminal(), time.time, recorded=recorded, check=context.check)
     emit(ctx, found, lambda: _render_edited(found))
 
 

@@ -2,14 +2,18 @@
 
 import os
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import BaseModel
 
+from standfast import orders
 from standfast.clock import rfc3339
 from standfast.durable import write_file
-from standfast.errors import BadInput, Refused
+from standfast.errors import BadInput, Refused, StandfastError
+from standfast.layout import Layout
+from standfast.operations.opening import reading
 from standfast.operations.recovery import plan as plans
 from standfast.operations.recovery.plan import (
     MOST_CALLS,
@@ -46,8 +50,27 @@ class Asker(Protocol):
         """Yes or no; without a ``present`` answer nothing is offered."""
 
 
-def edit(path: Path, asker: Asker, now: Callable[[], float], *, check: bool = False) -> Edited:
+def recorded_deliveries(layout: Layout) -> set[str]:
+    """The operations that the store itself holds as DELIVERED; none when it cannot be read."""
+    try:
+        with reading(layout) as connection:
+            return {one.id for one in orders.all_orders(connection) if one.status == "DELIVERED"}
+    except StandfastError:
+        return set()
+
+
+def edit(
+    path: Path,
+    asker: Asker,
+    now: Callable[[], float],
+    *,
+    recorded: AbstractSet[str] = frozenset(),
+    check: bool = False,
+) -> Edited:
     """Ask for everything that the plan leaves open, and write it with the time at which the answers ended.
+
+    The deliveries that were ``recorded`` before the backup are asked about together: a long history must not
+    bury the few that matter.
 
     The file is replaced only when all is answered; an abort leaves it as it is. Raises BadInput for a file
     that is no plan; Refused ``plan_changed`` when it was changed meanwhile.
@@ -59,7 +82,7 @@ def edit(path: Path, asker: Asker, now: Callable[[], float], *, check: bool = Fa
     answered = plan.model_copy(
         update={
             "inventory": {sku: _count(asker, sku, one) for sku, one in plan.inventory.items()},
-            "deliveries": {key: _delivery(asker, key, one) for key, one in plan.deliveries.items()},
+            "deliveries": _deliveries(asker, plan, recorded),
             "interrupted": {
                 item: "requeue"
                 if asker.yes(f"work {item} was interrupted: do it again, instead of reporting that?", False)
@@ -84,6 +107,19 @@ def edit(path: Path, asker: Asker, now: Callable[[], float], *, check: bool = Fa
 
 def _count(asker: Asker, sku: str, present: Count) -> Count:
     return Count(on_hand=asker.number(f"{sku}: how many are there, counted now?", present.on_hand, MAX_STOCK))
+
+
+def _deliveries(asker: Asker, plan: Plan, recorded: AbstractSet[str]) -> dict[str, Delivery]:
+    known = recorded & plan.deliveries.keys()
+    together = bool(known) and asker.yes(
+        f"{len(known)} deliveries are recorded here already: have their goods arrived, as it says?", None
+    )
+    return {
+        key: one.model_copy(update={"received": True})
+        if together and key in known
+        else _delivery(asker, key, one)
+        for key, one in plan.deliveries.items()
+    }
 
 
 def _delivery(asker: Asker, operation: str, present: Delivery) -> Delivery:
