@@ -256,6 +256,9 @@ def check_order(steps: list[tuple[str, str]], folder: str) -> None:
     rest = iter(steps)
     for step in wanted:
         assert step in rest, f"{step} does not come in its turn in {steps}"
+    names_given = [name for step, name in steps if step == "link"]
+    assert names_given[-1] == f"{folder}/{MANIFEST}", "the manifest comes last"
+    assert names_given.count(f"{folder}/{MANIFEST}") == 1
     parent = str(Path(folder).parent)
     assert steps.index(("sync", parent)) < steps.index(wanted[0]), "the folder's own name is synced, too"
 

@@ -133,7 +133,7 @@ def test_a_busy_writer_neither_stops_nor_restarts_nor_tears_it(instance: Instanc
     with busy_writer(instance):
         eventually(lambda: committed(instance) > 0)
         before = committed(instance)
-        done = create(instance.layout, Request.of(), report=slowly)
+        done = create(instance.layout, Request.of(limits=Limits(deadline=60)), report=slowly)
         after = committed(instance)
     assert after - before > 5, "the writer wrote meanwhile"
     assert len(remaining) > 5
@@ -359,6 +359,19 @@ def test_a_kill_while_cleaning_up_leaves_what_can_be_cleaned_up(instance: Instan
     (folder / folders.SNAPSHOT).unlink()
     assert folders.MAKING in names(folder)
     assert create(instance.layout, Request.of()).cleaned == [cut]
+
+
+def test_what_a_kill_leaves_of_a_small_file_is_cleaned_up_too(instance: Instance) -> None:
+    assert killed(instance, "backup.described")
+    [whole] = instance.layout.backups.glob("000001-*")
+    strays = [instance.layout.backups / f".{name}.0a1b.tmp" for name in (folders.SEQUENCE, folders.FAILED)]
+    strays.append(whole / f".{folders.MANIFEST}.0a1b.tmp")
+    for stray in strays:
+        stray.touch()
+    made(instance)
+    assert [stray for stray in strays if stray.exists()] == []
+    assert listing(instance.layout, time.time()).junk == []
+    assert folders.MAKING not in names(whole)
 
 
 def test_kills_at_any_moment(instance: Instance) -> None:

@@ -177,6 +177,8 @@ def clean(home: Path, *, check: bool = False) -> list[str]:
     Only a folder with a backup's name that holds the mark of a run, or nothing at all, and no manifest is
     a left-over; everything else is left to people.
     """
+    if not check and home.is_dir():
+        _remove_temporaries(home, folders.SEQUENCE, folders.FAILED)
     found = []
     for path in sorted(home.iterdir()) if home.is_dir() else []:
         if folders.sequence_in(path.name) is None or path.is_symlink() or not path.is_dir():
@@ -225,6 +227,13 @@ def typed_errors() -> Iterator[None]:
         raise StandfastError(f"the backup failed and what was made of it is removed: {error}") from error
 
 
+def _remove_temporaries(folder: Path, *names: str) -> None:
+    """What a kill in the middle of a durable write of ours has left."""
+    for name in names:
+        for path in folder.glob(f".{name}.*.tmp"):
+            path.unlink()
+
+
 def discard(folder: Path) -> None:
     """Remove what is no backup, its mark last: after a kill in the middle the next run cleans up."""
     for path in folder.iterdir():
@@ -240,6 +249,7 @@ def discard(folder: Path) -> None:
 
 
 def _finish(folder: Path) -> None:
+    _remove_temporaries(folder, MANIFEST)
     (folder / MAKING).unlink()
     sync_folder(folder)
     triggers.reach("backup.finished")

@@ -78,7 +78,7 @@ def _verify(path: Path, report: Report, *, record: bool) -> Verification:
     checks.append(Check(name="manifest", outcome="pass", observed=told))
     checks += _looked_at(path, manifest, report)
     ok = all(check.outcome == "pass" for check in checks)
-    if record and data is not None:
+    if record and data is not None and path.stat().st_uid == os.geteuid():
         with suppress(OSError):  # a backup on a medium that cannot be written is verified all the same
             write_result(path, VERIFIED, ok=ok, at=rfc3339(time.time()), manifest=data)
     return Verification(ok=ok, path=str(path), checks=checks)
