@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -181,18 +182,20 @@ def test_a_lock_that_comes_later_is_waited_for_until_the_deadline(tmp_path: Path
     """A database in rollback mode: there a writer can shut readers out at any moment."""
     live, target = tmp_path / "live.sqlite", tmp_path / "target.sqlite"
     target.touch()
-    with closing(sqlite3.connect(live, autocommit=True)) as writer:
+    with closing(sqlite3.connect(live, autocommit=True, check_same_thread=False)) as writer:
         writer.execute("CREATE TABLE a (b)")
         with closing(sqlite3.connect(live, autocommit=True)) as source:
             source.execute("SELECT * FROM a").fetchall()
             writer.execute("BEGIN EXCLUSIVE")
+            released = threading.Timer(8, writer.execute, ("ROLLBACK",))  # no test waits for ever
+            released.start()
             guard = Guard(Limits(deadline=0.6, floor=0), live=live, target=tmp_path)
             began = time.monotonic()
             with pytest.raises(Refused) as caught:
                 snapshot.copy_database(source, target, guard)
             assert caught.value.code == "backup_deadline"
             assert 0.5 < time.monotonic() - began < 5
-            writer.execute("ROLLBACK")
+            released.cancel()
             assert not source.in_transaction
 
 
