@@ -359,9 +359,18 @@ def test_a_kill_while_cleaning_up_leaves_what_can_be_cleaned_up(instance: Instan
     assert killed(instance, "backup.published")
     [cut] = listing(instance.layout, time.time()).junk
     folder = instance.layout.backups / cut
-    (folder / folders.SNAPSHOT).unlink()
-    assert folders.MAKING in names(folder)
+    assert len(names(folder)) == 3
+    for _ in range(2):  # one more of the two other parts is gone after each kill
+        child = os.fork()
+        if child == 0:
+            triggers.arm(lambda point: os._exit(9) if point == "backup.discard" else None)
+            create(instance.layout, Request.of())
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert folders.MAKING in names(folder)
+    assert names(folder) == [folders.MAKING]
     assert create(instance.layout, Request.of()).cleaned == [cut]
+    assert not folder.exists()
 
 
 def test_what_a_kill_leaves_of_a_small_file_is_cleaned_up_too(instance: Instance) -> None:

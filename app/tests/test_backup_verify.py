@@ -20,6 +20,7 @@ from standfast.operations.backup.folders import MANIFEST, SNAPSHOT, VERIFIED
 from standfast.operations.backup.listing import listing
 from standfast.operations.backup.manifest import read_manifest
 from standfast.operations.backup.retention import prune, remove
+from standfast.operations.backup.snapshot import sealed
 from standfast.operations.backup.verifying import verify
 from standfast.store import triggers
 
@@ -139,6 +140,15 @@ def test_verifying_leaves_no_sidecars_and_takes_no_write(folder: Path) -> None:
     assert tree(folder) == before
     assert set(names(folder)) == {"companions", MANIFEST, SNAPSHOT, VERIFIED}
     assert verify(folder, record=False).ok
+
+
+def test_reading_a_sealed_copy_takes_no_lock(folder: Path) -> None:
+    """So a backup on a medium that cannot be written, or that another process reads, is read all the same."""
+    with sealed(folder / SNAPSHOT) as copy:
+        copy.execute("BEGIN")
+        assert copy.execute("SELECT count(*) FROM work").fetchone() == (1,)
+        held = [line for line in Path("/proc/locks").read_text().splitlines() if f" {os.getpid()} " in line]
+    assert held == []
 
 
 def test_the_result_is_kept_and_bound_to_the_manifest(instance: Instance, folder: Path) -> None:

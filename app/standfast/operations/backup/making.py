@@ -236,13 +236,14 @@ def _remove_temporaries(folder: Path, *names: str) -> None:
 
 def discard(folder: Path) -> None:
     """Remove what is no backup, its mark last: after a kill in the middle the next run cleans up."""
-    for path in folder.iterdir():
+    for path in sorted(folder.iterdir()):
         if path.name == MAKING:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
+        triggers.reach("backup.discard")
     (folder / MAKING).unlink(missing_ok=True)
     folder.rmdir()
     sync_folder(folder.parent)

@@ -144,11 +144,13 @@ def _private(path: Path) -> str:
 def _sealed(file: Path) -> str:
     if file.is_symlink() or not file.is_file():
         raise Fault(f"{file.name} is missing, a link or no plain file")
-    beside = snapshot.sidecars(file)
-    if beside:
-        raise Fault(f"{', '.join(beside)} beside it: somebody opened it for writing")
     if not snapshot.is_sealed(file):
-        raise Fault("its header is not that of a plain SQLite database")
+        beside = ", ".join(snapshot.sidecars(file))
+        raise Fault(
+            f"{beside} beside it: somebody opened it for writing"
+            if beside
+            else "its header is not that of a plain SQLite database"
+        )
     return "one plain file"
 
 
