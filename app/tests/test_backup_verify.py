@@ -77,6 +77,12 @@ def linked(folder: Path) -> None:
     (folder / SNAPSHOT).symlink_to(folder.parent / "elsewhere")
 
 
+def of_another(folder: Path) -> None:
+    """Another application's database, with a manifest that says so."""
+    resealed(folder, "PRAGMA application_id = 7")
+    edit(folder, application_id=7)
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "garbage": (lambda at: write(at, os.urandom(read_manifest(at).bytes)), "sealed"),
     "truncated": (lambda at: write(at, (at / SNAPSHOT).read_bytes()[:-4096]), "bytes"),
@@ -89,7 +95,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a log beside it": (lambda at: (at / f"{SNAPSHOT}-wal").touch(), "sealed"),
     "a hot journal beside it": (lambda at: (at / f"{SNAPSHOT}-journal").write_bytes(b"x"), "sealed"),
     "a WAL-mode header": (lambda at: patched(at, 18, b"\x02\x02"), "sealed"),
-    "another application's": (lambda at: resealed(at, "PRAGMA application_id = 7"), "application"),
+    "another application's": (
+        of_another,
+        "application",
+    ),
     "a newer schema": (lambda at: resealed(at, "UPDATE meta SET version = 99"), "schema"),
     "an older schema": (lambda at: resealed(at, "UPDATE meta SET version = 1"), "schema"),
     "another epoch": (lambda at: resealed(at, "UPDATE operations SET epoch = 'f'"), "epoch"),
