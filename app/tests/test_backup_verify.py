@@ -101,6 +101,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a newer schema": (lambda at: resealed(at, "UPDATE meta SET version = 99"), "schema"),
     "an older schema": (lambda at: resealed(at, "UPDATE meta SET version = 1"), "schema"),
+    "an index with a row too many": (
+        lambda at: resealed(
+            at,
+            "PRAGMA writable_schema = ON",
+            "UPDATE sqlite_schema SET sql = replace(sql, '''READY''', '''DONE''') WHERE name = 'work_open'",
+        ),
+        "integrity",
+    ),
     "another epoch": (lambda at: resealed(at, "UPDATE operations SET epoch = 'f'"), "epoch"),
     "a row more": (lambda at: resealed(at, "INSERT INTO runs VALUES ('a', 'b', 1, '', 1)"), "rows"),
     "another stock": (lambda at: resealed(at, "UPDATE stock_events SET delta = 5"), "totals"),
