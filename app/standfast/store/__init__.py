@@ -1,7 +1,8 @@
 """The SQLite store: one way to open it, one way to write, forward migrations per component.
 
 Nothing but SQLite ever opens the live database file: opening and closing it by other means drops the
-POSIX locks that SQLite holds in the same process. No code copies, renames or replaces it.
+POSIX locks that SQLite holds in the same process. No code copies, renames or replaces it; one that cannot be
+read any more is moved aside by a restore, as evidence, when no process holds it.
 """
 
 from standfast.store.connection import (
