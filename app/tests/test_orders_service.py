@@ -528,6 +528,19 @@ def test_check_neither_waits_for_the_service_nor_holds_it_up(shop: Shop, run: Ru
     assert [run(layout, "order", *act)[1]["changed"] for act in acts] == changes
 
 
+def test_a_cancellation_says_what_it_cannot_recall(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.run()
+    order = shop.orders()["vanilla"]
+    shop.approve(order)
+    shop.account.fault = "drop_after_accept"
+    shop.run()
+    cancel = ["--state", str(shop.instance.layout.state), "work", "cancel", str(order.work)]
+    assert cli.main(cancel) == 0
+    assert f"order {order.id}: was sent before and cannot be recalled" in capsys.readouterr().out
+    sent = shop.orders()["vanilla"]
+    assert (sent.status, sent.reserved_cents) == ("UNKNOWN", 1800)
+
+
 @contextmanager
 def holding_the_lock(layout: Layout) -> Iterator[None]:
     """Another process holds the store's write lock."""

@@ -52,6 +52,7 @@ def test_a_release_says_what_it_is(world: World) -> None:
     assert (manifest.authority_contract, manifest.rollback_floor) == (7, "1.1.0")
     assert manifest.reviewed_fallbacks == ("1.1.0-0a1b2c3d-4e5f6a7b",)
     assert manifest.installer == "wheels/pip-9.9-py3-none-any.whl"
+    assert manifest.extras == (), "neither a live model nor the supplier unless asked for"
     assert manifest.lock_sha256 == sha256(LOCK.encode())
     assert result.release_id.startswith(f"1.2.3-{manifest.source.commit[:8]}-")
     assert result.archive_sha256 == sha256(Path(result.archive).read_bytes())
