@@ -20,5 +20,5 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A fresh initialised instance."""
     made = World(Layout(tmp_path / "state"))
     yield made
-    made.connection.close()
+    made.close()
     triggers.disarm()

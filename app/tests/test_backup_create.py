@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backing import DANGLING, made, names
+from backing import DANGLING, SMALL, made, names
 from support import Instance
 
 from standfast.authority import operations
@@ -178,7 +178,7 @@ def test_another_file_system_is_a_place_like_any(instance: Instance) -> None:
     if place.parent.stat().st_dev == instance.layout.root.stat().st_dev:
         pytest.skip("this machine has one file system only")
     try:
-        entry = made(instance, to=str(place))
+        entry = made(instance, to=str(place), limits=SMALL)
         assert verify(place).ok
         assert entry.path == str(place)
     finally:

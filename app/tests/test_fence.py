@@ -255,6 +255,7 @@ def an_order(world: World, claim: Claim, *, begun: bool) -> dict[str, object]:
         order=draft.id,
     ).order
     ledger = Ledger.open(world.layout.root / "ledger", START, KEY_WINDOW)
+    world.opened.callback(ledger.close)
     supplier = orders.connect(world.connection, LedgerAccount(ledger, world.now), world.marker)
     values: dict[str, object] = {"order": approved.id, "supplier": supplier}
     if begun:
@@ -267,7 +268,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """A fresh initialised instance that knows orders and usage too."""
     made = World(Layout(tmp_path / "state"), components=(*COMPONENTS, usage.COMPONENT))
     yield made
-    made.connection.close()
+    made.close()
 
 
 def test_inspection_finds_the_functions_that_write_for_a_claim() -> None:
@@ -289,7 +290,7 @@ def test_every_function_that_writes_for_a_claim_writes_for_a_current_one(world: 
 @pytest.mark.parametrize(
     ("name", "case"),
     # Every cause for one function, and one cause of each sentence for all the others.
-    [("standfast.work.transcript.observe", case) for case in REFUSED]
+    [("standfast.work.transcripts.observe", case) for case in REFUSED]
     + [(name, case) for name in FENCED for case in EACH_SENTENCE],
 )
 def test_no_function_writes_for_a_stale_claim(world: World, name: str, case: str) -> None:

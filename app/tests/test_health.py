@@ -284,3 +284,17 @@ def test_the_table_says_it_to_a_person(layout: Layout, capsys: pytest.CaptureFix
     assert "PAUSED" in out
     assert "READY 1" in out
     assert "\x1b" not in out
+
+
+def test_a_look_loads_only_what_it_asks(layout: Layout) -> None:
+    """It runs every minute on every host: the loop, the shop and the schedules are for others."""
+    unasked = ("agent.loop", "agent.tools", "shop.config", "orders.sending", "work.schedules", "supplier")
+    script = (
+        "import sys; from standfast.cli.main import main; main(sys.argv[2:]);"
+        "print([name for name in sys.argv[1].split() if name in sys.modules])"
+    )
+    names = " ".join([*(f"standfast.{name}" for name in unasked), "cronsim", "httpx"])
+    command = [sys.executable, "-c", script, names, "--state", str(layout.state), "health"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "service_down" in ran.stdout, ran
+    assert ran.stdout.splitlines()[-1] == "[]", ran

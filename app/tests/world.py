@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class World:
     layout: Layout
     time: Time = field(default_factory=Time)
     components: tuple[Component, ...] = COMPONENTS
+    opened: ExitStack = field(default_factory=ExitStack)
+    """What a test opened beside the store; closed with it."""
 
     def __post_init__(self) -> None:
         self.layout.state.mkdir(mode=0o700, exist_ok=True)
@@ -50,6 +53,10 @@ class World:
         self.clock = self.time.clock()
         self.marker = self.layout.marker
         authority.initialise(self.connection, self.layout, self.now(), HOST)
+
+    def close(self) -> None:
+        self.connection.close()
+        self.opened.close()
 
     def now(self) -> float:
         return self.clock.now()

@@ -1,10 +1,15 @@
 """The bounded loop: tools behind a gate, and models behind one small interface."""
 
-from standfast.agent.loop import Limits, LoopResult, Status, run_loop
-from standfast.agent.model import Model, ModelFailed, Reply, Request, ToolCall, Usage
-from standfast.agent.offline import Conversation, OfflinePlanner
-from standfast.agent.scripted import ScriptedModel
-from standfast.agent.tools import Arguments, Decision, Dispatcher, NoArguments, Outcome, Tool, tool
+from typing import TYPE_CHECKING
+
+from standfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from standfast.agent.loop import Limits, LoopResult, Status, run_loop
+    from standfast.agent.model import Model, ModelFailed, Reply, Request, ToolCall, Usage
+    from standfast.agent.offline import Conversation, OfflinePlanner
+    from standfast.agent.scripted import ScriptedModel
+    from standfast.agent.tools import Arguments, Decision, Dispatcher, NoArguments, Outcome, Tool, tool
 
 __all__ = [
     "Arguments",
@@ -28,3 +33,14 @@ __all__ = [
     "run_loop",
     "tool",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "loop": "Limits LoopResult Status run_loop",
+        "model": "Model ModelFailed Reply Request ToolCall Usage",
+        "offline": "Conversation OfflinePlanner",
+        "scripted": "ScriptedModel",
+        "tools": "Arguments Decision Dispatcher NoArguments Outcome Tool tool",
+    },
+)

@@ -18,7 +18,7 @@ from standfast.agent.messages import Message
 from standfast.agent.model import Model, ModelFailed, Reply, Request, ToolCall, Usage
 from standfast.agent.tools import Decision, Dispatcher, Outcome, failure
 from standfast.authority import StaleClaim
-from standfast.work.transcript import MESSAGE_BYTES
+from standfast.work.transcripts import MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
 

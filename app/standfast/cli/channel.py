@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 from standfast.cli.common import current, emit, examples, facts, group, table, write
 from standfast.clock import rfc3339
-from standfast.operations.opening import reading, shop_config
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading
 from standfast.work.channels import Entry, entries, standing
 
 app = group("Where reports go, and what came in there.")

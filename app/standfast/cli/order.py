@@ -22,7 +22,8 @@ from standfast.cli.common import (
 )
 from standfast.clock import Clock, rfc3339
 from standfast.errors import BadInput
-from standfast.operations.opening import reading, shop_config, writing
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading, writing
 from standfast.operations.purchasing import refuse_amnesia, supplier_account
 from standfast.orders import Approval, Order, Step
 from standfast.shop.stock import receive

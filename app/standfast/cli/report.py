@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from standfast.cli.common import current, emit, examples, facts, group, printable, table, write
 from standfast.clock import rfc3339
 from standfast.errors import BadInput
-from standfast.operations.opening import reading, shop_config, writing
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading, writing
 from standfast.work import Report, list_reports, resolve_delivery, show_report
 
 app = group("Reports that finished work has left.")

@@ -7,7 +7,8 @@ import typer
 from pydantic import BaseModel
 
 from standfast.cli.common import current, emit, examples, group, table, write
-from standfast.operations.opening import reading, shop_config, writing
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading, writing
 from standfast.shop.stock import Position, StockEvent, adjust, positions
 from standfast.store import new_id
 

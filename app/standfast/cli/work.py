@@ -10,7 +10,8 @@ from pydantic import BaseModel, JsonValue
 
 from standfast.cli.common import current, emit, examples, facts, group, printable, table, write
 from standfast.clock import rfc3339
-from standfast.operations.opening import reading, shop_config, writing
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading, writing
 from standfast.operations.usage import UsageFigures, of_work
 from standfast.orders import orders_of
 from standfast.shop.tools import sources_of

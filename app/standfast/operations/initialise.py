@@ -15,7 +15,8 @@ from standfast.authority import marker as markers
 from standfast.durable import create_file
 from standfast.errors import Refused
 from standfast.layout import Layout
-from standfast.operations.opening import refuse_other_user, shop_config
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.shop import config, skills, stock
 from standfast.shop.config import ShopConfig

@@ -6,11 +6,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from standfast.errors import BadInput, ConfigurationInvalid, Refused
+from standfast.errors import Refused
 from standfast.layout import Layout
 from standfast.operations.schema import COMPONENTS
-from standfast.shop import config
-from standfast.shop.config import ShopConfig
 from standfast.store import Store, open_readonly, open_store
 from standfast.store.migrations import pending, refuse_newer
 
@@ -54,14 +52,6 @@ def refuse_other_user(layout: Layout) -> None:
             observed=f"{layout.state} is of {_name(owner)}, this is {_name(os.geteuid())}",
             remedy=f"run it as {_name(owner)}; on an installed host the instance's own command does",
         )
-
-
-def shop_config(layout: Layout) -> ShopConfig:
-    """The instance's shop.toml; BadInput when it is invalid."""
-    try:
-        return config.load(layout.shop)
-    except ConfigurationInvalid as error:
-        raise BadInput(str(error)) from error
 
 
 def _refuse_other_schema(connection: sqlite3.Connection) -> None:

@@ -9,70 +9,71 @@ HttpSupplier is imported when it is asked for: whoever only reads orders pays fo
 
 from typing import TYPE_CHECKING
 
-from standfast.orders.amnesia import Remembered, compare
-from standfast.orders.approvals import (
-    Approved,
-    Revoked,
-    approve,
-    approve_within,
-    expire,
-    revoke,
-    revoke_within,
-)
-from standfast.orders.book import (
-    OPEN,
-    STATUSES,
-    Approval,
-    Order,
-    Spending,
-    Step,
-    all_orders,
-    approvals_of,
-    counts,
-    history_of,
-    list_orders,
-    live_approval,
-    on_order,
-    open_orders,
-    orders_of,
-    show_order,
-    spending,
-    stuck_orders,
-    told,
-    unapproved,
-    with_digest,
-)
-from standfast.orders.client import (
-    Absent,
-    Accepted,
-    Declined,
-    Supplier,
-    SupplierAccess,
-    SupplierAccount,
-    SupplierUnavailable,
-    Unclear,
-    connect,
-)
-from standfast.orders.component import COMPONENT
-from standfast.orders.era import PAUSED
-from standfast.orders.evidence import Recorded, deliver, resolve
-from standfast.orders.intent import Intent, money, order_id
-from standfast.orders.policy import LONGEST_APPROVAL, LONGEST_DRAFT, POLICY_OPERATOR, Policy
-from standfast.orders.proposals import RECORD, Proposed, propose
-from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
-from standfast.orders.recovering import (
-    OrderEffect,
-    apply_effects,
-    foresee_orders,
-    refuse_differing,
-    refuse_forgotten,
-    refuse_invalid,
-)
-from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
-from standfast.orders.waiting import has_open_orders, left_blocked, to_tell, wait, waits, wake
+from standfast.lazy import lazily
 
 if TYPE_CHECKING:
+    from standfast.orders.amnesia import Remembered, compare
+    from standfast.orders.approvals import (
+        Approved,
+        Revoked,
+        approve,
+        approve_within,
+        expire,
+        revoke,
+        revoke_within,
+    )
+    from standfast.orders.book import (
+        OPEN,
+        STATUSES,
+        Approval,
+        Order,
+        Spending,
+        Step,
+        all_orders,
+        approvals_of,
+        counts,
+        history_of,
+        list_orders,
+        live_approval,
+        on_order,
+        open_orders,
+        orders_of,
+        show_order,
+        spending,
+        stuck_orders,
+        told,
+        unapproved,
+        with_digest,
+    )
+    from standfast.orders.client import (
+        Absent,
+        Accepted,
+        Declined,
+        Supplier,
+        SupplierAccess,
+        SupplierAccount,
+        SupplierUnavailable,
+        Unclear,
+        connect,
+    )
+    from standfast.orders.component import COMPONENT
+    from standfast.orders.era import PAUSED
+    from standfast.orders.evidence import Recorded, deliver, resolve
     from standfast.orders.http import HttpSupplier
+    from standfast.orders.intent import Intent, money, order_id
+    from standfast.orders.policy import LONGEST_APPROVAL, LONGEST_DRAFT, POLICY_OPERATOR, Policy
+    from standfast.orders.proposals import RECORD, Proposed, propose
+    from standfast.orders.reconciling import Reconciled, due, may_send_again, reconcile
+    from standfast.orders.recovering import (
+        OrderEffect,
+        apply_effects,
+        foresee_orders,
+        refuse_differing,
+        refuse_forgotten,
+        refuse_invalid,
+    )
+    from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
+    from standfast.orders.waiting import has_open_orders, left_blocked, to_tell, wait, waits, wake
 
 __all__ = [
     "COMPONENT",
@@ -155,10 +156,32 @@ __all__ = [
     "with_digest",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name != "HttpSupplier":
-        raise AttributeError(name)
-    from standfast.orders.http import HttpSupplier  # noqa: PLC0415
-
-    return HttpSupplier
+__getattr__ = lazily(
+    __name__,
+    {
+        "amnesia": "Remembered compare",
+        "approvals": "Approved Revoked approve approve_within expire revoke revoke_within",
+        "book": (
+            "OPEN STATUSES Approval Order Spending Step all_orders approvals_of counts history_of "
+            "list_orders live_approval on_order open_orders orders_of show_order spending "
+            "stuck_orders told unapproved with_digest"
+        ),
+        "client": (
+            "Absent Accepted Declined Supplier SupplierAccess SupplierAccount SupplierUnavailable "
+            "Unclear connect"
+        ),
+        "component": "COMPONENT",
+        "era": "PAUSED",
+        "evidence": "Recorded deliver resolve",
+        "intent": "Intent money order_id",
+        "policy": "LONGEST_APPROVAL LONGEST_DRAFT POLICY_OPERATOR Policy",
+        "proposals": "RECORD Proposed propose",
+        "reconciling": "Reconciled due may_send_again reconcile",
+        "recovering": (
+            "OrderEffect apply_effects foresee_orders refuse_differing refuse_forgotten refuse_invalid"
+        ),
+        "sending": "Attempt begin give_up_waiting send sendable settle transmit",
+        "waiting": "has_open_orders left_blocked to_tell wait waits wake",
+        "http": "HttpSupplier",
+    },
+)

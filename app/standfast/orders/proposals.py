@@ -13,7 +13,7 @@ from standfast.orders.book import Order, find_order, show_order
 from standfast.orders.intent import LARGEST_QUANTITY, SMALLEST_QUANTITY, Intent, order_id
 from standfast.orders.policy import Policy
 from standfast.work.delegation import RESEARCH
-from standfast.work.transcript import append
+from standfast.work.transcripts import append
 
 RECORD = "order"
 """The role of a proposal's transcript row; it is no part of the conversation with the model."""

@@ -3,67 +3,78 @@
 Everything that writes for a claim goes through the fence of ``standfast.authority``.
 """
 
-from standfast.work.component import COMPONENT
-from standfast.work.delegation import (
-    RECORD as DELEGATION,
-)
-from standfast.work.delegation import (
-    RESEARCH,
-    ChildLimits,
-    ClosedChild,
-    Delegated,
-    DelegationPolicy,
-    close_children,
-    delegate,
-    delegated,
-)
-from standfast.work.delivery import (
-    Attempt,
-    Channel,
-    Declined,
-    NotSent,
-    Outbox,
-    Resolved,
-    deliver_pending,
-    resolve_delivery,
-    resume_deliveries,
-)
-from standfast.work.endings import Canceled, Ending, Finished, cancel, cancel_within, finish, finish_and_claim
-from standfast.work.intake import (
-    Admission,
-    Limits,
-    Request,
-    admit,
-    admit_within,
-    foresee,
-    refuse_rejected,
-    refuse_reserved,
-)
-from standfast.work.interrupted import end_interrupted
-from standfast.work.reading import (
-    Ages,
-    Latest,
-    WorkItem,
-    ages,
-    children_of,
-    counts,
-    latest_done,
-    list_work,
-    show_work,
-)
-from standfast.work.reports import Report, create_report, list_reports, show_report, uncertain_reports
-from standfast.work.runs import Run, latest_run, show_run, start_run
-from standfast.work.schedules import (
-    Fired,
-    Schedule,
-    Slot,
-    add_schedule,
-    fire_due,
-    list_schedules,
-    list_slots,
-    remove_schedule,
-)
-from standfast.work.transcript import TranscriptRow, observe, transcript
+from typing import TYPE_CHECKING
+
+from standfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from standfast.work.component import COMPONENT
+    from standfast.work.delegation import (
+        DELEGATION,
+        RESEARCH,
+        ChildLimits,
+        ClosedChild,
+        Delegated,
+        DelegationPolicy,
+        close_children,
+        delegate,
+        delegated,
+    )
+    from standfast.work.delivery import (
+        Attempt,
+        Channel,
+        Declined,
+        NotSent,
+        Outbox,
+        Resolved,
+        deliver_pending,
+        resolve_delivery,
+        resume_deliveries,
+    )
+    from standfast.work.endings import (
+        Canceled,
+        Ending,
+        Finished,
+        cancel,
+        cancel_within,
+        finish,
+        finish_and_claim,
+    )
+    from standfast.work.intake import (
+        Admission,
+        Limits,
+        Request,
+        admit,
+        admit_within,
+        foresee,
+        refuse_rejected,
+        refuse_reserved,
+    )
+    from standfast.work.interrupted import end_interrupted
+    from standfast.work.reading import (
+        Ages,
+        Latest,
+        WorkItem,
+        ages,
+        children_of,
+        counts,
+        latest_done,
+        list_work,
+        show_work,
+    )
+    from standfast.work.reports import Report, create_report, list_reports, show_report, uncertain_reports
+    from standfast.work.runs import Run, latest_run, show_run, start_run
+    from standfast.work.schedules import (
+        Fired,
+        Schedule,
+        Slot,
+        add_schedule,
+        fire_due,
+        list_schedules,
+        list_slots,
+        remove_schedule,
+    )
+    from standfast.work.transcripts import TranscriptRow, observe, transcript
 
 __all__ = [
     "COMPONENT",
@@ -131,3 +142,26 @@ __all__ = [
     "transcript",
     "uncertain_reports",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "component": "COMPONENT",
+        "delegation": (
+            "DELEGATION RESEARCH ChildLimits ClosedChild Delegated DelegationPolicy close_children "
+            "delegate delegated"
+        ),
+        "delivery": (
+            "Attempt Channel Declined NotSent Outbox Resolved deliver_pending resolve_delivery "
+            "resume_deliveries"
+        ),
+        "endings": "Canceled Ending Finished cancel cancel_within finish finish_and_claim",
+        "intake": "Admission Limits Request admit admit_within foresee refuse_rejected refuse_reserved",
+        "interrupted": "end_interrupted",
+        "reading": "Ages Latest WorkItem ages children_of counts latest_done list_work show_work",
+        "reports": "Report create_report list_reports show_report uncertain_reports",
+        "runs": "Run latest_run show_run start_run",
+        "schedules": "Fired Schedule Slot add_schedule fire_due list_schedules list_slots remove_schedule",
+        "transcripts": "TranscriptRow observe transcript",
+    },
+)

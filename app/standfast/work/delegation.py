@@ -16,11 +16,11 @@ from standfast.clock import Clock
 from standfast.errors import BadInput, Refused
 from standfast.store import immediate
 from standfast.work.intake import SUBJECT_LENGTH, Request, admit_within
-from standfast.work.transcript import append
+from standfast.work.transcripts import append
 
 RESEARCH = "research"
 """The role of a child."""
-RECORD = "delegation"
+DELEGATION = "delegation"
 """The role of a delegation's transcript row; it is no part of the conversation with the model."""
 PARENT_CANCELED = "parent canceled"
 DEADLINE_PASSED = "delegation deadline passed"
@@ -96,7 +96,7 @@ def delegate(
     if not subject.strip() or len(subject) > SUBJECT_LENGTH:
         raise BadInput(f"subject: 1 to {SUBJECT_LENGTH} characters")
     key = hashlib.sha256(json.dumps([subject, prompt]).encode()).hexdigest()[:24]
-    origin = f"{RECORD}:{claim.work}:{key}"
+    origin = f"{DELEGATION}:{claim.work}:{key}"
     request = Request(origin=origin, session=origin, prompt=prompt, subject=subject, role=RESEARCH)
     with fenced(connection, claim, clock, marker, "delegate") as now:
         above, lease_until = connection.execute(
@@ -110,7 +110,7 @@ def delegate(
         if admission.created:
             deadline = min(now + seconds, lease_until + policy.beyond_lease)
             _write(connection, claim, admission.work, deadline, limits)
-            row = {"role": RECORD, "child": admission.work, "subject": subject, "gate": "allowed"}
+            row = {"role": DELEGATION, "child": admission.work, "subject": subject, "gate": "allowed"}
             append(connection, claim, json.dumps(row if call is None else row | {"tool_call_id": call}), now)
         found = delegated(connection, admission.work)
         assert found is not None

@@ -1,27 +1,32 @@
 """The usage account: what model calls used, by work, day and era, under ceilings that hold before a call."""
 
-from standfast.agent.usage.account import Account, book, failed, set_up, settle
-from standfast.agent.usage.allowance import FREE, Ceilings, Prices, estimate, whole_cents
-from standfast.agent.usage.book import (
-    Counted,
-    LastCall,
-    Loss,
-    Setup,
-    Stop,
-    by_day,
-    by_epoch,
-    by_work,
-    counted,
-    current_day,
-    last_call,
-    losses_of,
-    of_work,
-    setup,
-    stops_now,
-    stops_of,
-)
-from standfast.agent.usage.component import COMPONENT
-from standfast.agent.usage.losses import LossStated, state_loss
+from typing import TYPE_CHECKING
+
+from standfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from standfast.agent.usage.account import Account, book, failed, set_up, settle
+    from standfast.agent.usage.allowance import FREE, Ceilings, Prices, estimate, whole_cents
+    from standfast.agent.usage.component import COMPONENT
+    from standfast.agent.usage.losses import LossStated, state_loss
+    from standfast.agent.usage.reading import (
+        Counted,
+        LastCall,
+        Loss,
+        Setup,
+        Stop,
+        by_day,
+        by_epoch,
+        by_work,
+        counted,
+        current_day,
+        last_call,
+        losses_of,
+        of_work,
+        setup,
+        stops_now,
+        stops_of,
+    )
 
 __all__ = [
     "COMPONENT",
@@ -54,3 +59,17 @@ __all__ = [
     "stops_of",
     "whole_cents",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "account": "Account book failed set_up settle",
+        "allowance": "FREE Ceilings Prices estimate whole_cents",
+        "reading": (
+            "Counted LastCall Loss Setup Stop by_day by_epoch by_work counted current_day last_call "
+            "losses_of of_work setup stops_now stops_of"
+        ),
+        "component": "COMPONENT",
+        "losses": "LossStated state_loss",
+    },
+)

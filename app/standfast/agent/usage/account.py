@@ -20,7 +20,7 @@ from standfast.agent.usage.allowance import (
     estimate,
     whole_cents,
 )
-from standfast.agent.usage.book import Counted, counted, current_day, of_work
+from standfast.agent.usage.reading import Counted, counted, current_day, of_work
 from standfast.authority import Claim, FencedNow, fenced
 from standfast.clock import Clock
 from standfast.store import immediate, new_id

@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from standfast.agent.usage.book import current_day
+from standfast.agent.usage.reading import current_day
 from standfast.errors import BadInput
 
 LARGEST = 1_000_000_000_000

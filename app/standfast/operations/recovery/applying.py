@@ -20,7 +20,8 @@ from standfast.authority import resume_within
 from standfast.clock import rfc3339
 from standfast.errors import Refused
 from standfast.layout import Layout
-from standfast.operations.opening import reading, shop_config, writing
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading, writing
 from standfast.operations.recovery import plan as plans
 from standfast.operations.recovery.eras import awaiting, record_event
 from standfast.operations.recovery.inspecting import interrupted, products, reference

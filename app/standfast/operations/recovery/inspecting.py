@@ -16,7 +16,8 @@ from standfast.clock import rfc3339
 from standfast.durable import create_file
 from standfast.errors import BadInput, Refused, StandfastError
 from standfast.layout import Layout
-from standfast.operations.opening import reading, shop_config
+from standfast.operations.configuration import shop_config
+from standfast.operations.opening import reading
 from standfast.operations.recovery import plan as plans
 from standfast.operations.recovery.eras import awaiting
 from standfast.operations.recovery.plan import Count, Delivery, Plan
