@@ -86,6 +86,15 @@ def test_an_unknown_scenario_is_refused() -> None:
         suite.molecule("nosuch", {})
 
 
+def test_only_a_full_run_has_every_test_and_every_mutation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STANDFAST_FULL", raising=False)
+    assert suite.unit().command[-2:] == ("--durations=5", "app/tests")
+    assert suite.mutations().command[-1] == "--sample"
+    monkeypatch.setenv("STANDFAST_FULL", "1")
+    assert suite.unit().command[-3:] == ("-m", "", "app/tests")
+    assert suite.mutations().command[-1].endswith("mutations.py")
+
+
 def test_a_sample_has_both_ends_and_the_full_run_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STANDFAST_FULL", raising=False)
     assert sample(list(range(10)), 4) == [0, 3, 6, 9]
