@@ -164,7 +164,6 @@ def parse(data: bytes) -> Plan:
             data.decode("utf-8"),
             object_pairs_hook=_each_once,
             parse_constant=_no_number,
-            parse_float=_no_float,
         )
     except UnicodeDecodeError as error:
         raise BadInput(f"plan: not UTF-8 at byte {error.start}") from error
@@ -193,7 +192,3 @@ def _each_once(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
 
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number")
-
-
-def _no_float(text: str) -> Any:
-    raise ValueError(f"{text[:40]} is not a whole number")
