@@ -2,9 +2,12 @@
 
 import ast
 import concurrent.futures
+import contextlib
+import hashlib
 import json
 import os
 import pwd
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -625,3 +628,337 @@ def test_numbers_and_optional_paths_are_well_formed(
     checks = hostcheck.Checks()
     assert hostcheck.check_inputs(checks, {"inputs": {variable: [rule, value]}}) is good
     assert good or variable in checks.rows[0]["observed"]
+
+
+def store(request: dict[str, Any], **versions: int) -> Path:
+    """A store of these components in a root that holds an instance."""
+    path = write_identity(request) / "state/agent.sqlite"
+    path.parent.mkdir(exist_ok=True)
+    with contextlib.closing(sqlite3.connect(path, autocommit=True)) as made:
+        made.execute("PRAGMA journal_mode = WAL")
+        made.execute("CREATE TABLE meta (component TEXT PRIMARY KEY, version INTEGER)")
+        made.executemany("INSERT INTO meta VALUES (?, ?)", versions.items())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("schema", "verdict", "said"),
+    [
+        ({"work": 3, "orders": 1}, "pass", "is not newer"),
+        ({"work": 4, "orders": 1, "usage": 1}, "pass", "is not newer"),
+        ({"work": 2, "orders": 1}, "refuse", "work 3 (this release understands 2)"),
+        ({"work": 3}, "refuse", "orders 1 (this release understands none)"),
+    ],
+)
+def test_a_store_that_a_release_not_yet_there_would_refuse_is_found_before_it_is_built(
+    request_for: dict[str, Any], schema: dict[str, int], verdict: str, said: str
+) -> None:
+    path = store(request_for, work=3, orders=1)
+    before = path.read_bytes()
+    row = rows(ask("preflight", request_for | {"schema": schema})[1])["store"]
+    assert row["outcome"] == verdict
+    assert said in row["observed"]
+    assert path.read_bytes() == before
+
+
+def test_a_store_that_is_none_is_refused_and_an_installed_release_is_asked_itself(
+    request_for: dict[str, Any],
+) -> None:
+    store(request_for, work=3).write_bytes(b"not a database, though it is long enough to be one" * 20)
+    request = request_for | {"schema": {"work": 3}}
+    row = rows(ask("preflight", request)[1])["store"]
+    assert row["outcome"] == "refuse"
+    assert "file is not a database" in row["observed"]
+    seal(request_for, request_for["release"])
+    assert "store" not in rows(ask("preflight", request)[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("systemd 257 (257.8-1~deb13u2)\n+PAM", 257), ("systemd 249.11", 249), ("", 0)]
+)
+def test_the_version_of_systemd_is_read(hostcheck: ModuleType, text: str, version: int) -> None:
+    assert hostcheck.systemd_version(text) == version
+
+
+def installed(request: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A survey of a host on which the target release is installed, proven and running, with changes."""
+    release, root = request["release"], request["root"]
+    found = {
+        "current": release,
+        "proven": release,
+        "user": {"name": "lucy"},
+        "receipts": {"last": {"verdict": "done", "release_after": release}, "pending": 0},
+        "unit": {"sha256": "ab", "modified_at": 50.0, "release": release, "is_wanted": True},
+        "paths": {f"{root}/state/agent.env": {"modified_at": 60.0}, f"{root}/releases": {}, root: {}},
+        "service": {
+            "active_state": "active",
+            "sub_state": "running",
+            "release": release,
+            "started_at": 100.0,
+            "reload_needed": False,
+            "enabled": True,
+            "main_pid": 7,
+        },
+        "manager": True,
+        "lingering_ours": True,
+        "other_instances": [],
+        "releases": [{"id": release, "sealed": True}],
+        "helper_sha256": "cd",
+        "registered": {},
+        "jobs": {},
+    }
+    return found | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, []),
+        ({"current": "older"}, ["current"]),
+        ({"proven": None}, ["no run"]),
+        ({"receipts": {"last": None, "pending": 0}}, ["last receipt"]),
+        (
+            {"receipts": {"last": {"verdict": "failed", "release_after": "0.1.0-aaaaaaaa-bbbbbbbb"}}},
+            ["last receipt"],
+        ),
+        ({"receipts": {"last": {"verdict": "done", "release_after": "older"}}}, ["last receipt"]),
+        ({"current": None, "proven": None}, ["current", "no run"]),
+    ],
+)
+def test_what_is_not_on_record_is_proven_anew(
+    hostcheck: ModuleType, request_for: dict[str, Any], changes: dict[str, Any], why: list[str]
+) -> None:
+    reasons = hostcheck.unproven(installed(request_for, **changes), request_for)
+    assert len(reasons) == len(why)
+    assert all(word in reason for word, reason in zip(why, reasons, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("service", "changes", "differs"),
+    [
+        ({}, {}, {}),
+        ({"release": "older"}, {}, {"restart": True}),
+        ({"started_at": 55.0}, {"proven": "older"}, {"restart": True}),
+        ({"started_at": 55.0}, {}, {}),  # proven with these files: a clock was set back
+        ({"started_at": 61.0}, {"proven": None}, {}),
+        ({"active_state": "activating"}, {}, {"up": False}),
+        ({"sub_state": "auto-restart"}, {}, {"up": False}),
+        ({"reload_needed": True, "enabled": False}, {}, {"reload": True, "enable": True}),
+    ],
+)
+def test_a_process_is_started_again_when_it_is_older_than_what_it_should_run(
+    hostcheck: ModuleType,
+    request_for: dict[str, Any],
+    service: dict[str, Any],
+    changes: dict[str, Any],
+    differs: dict[str, Any],
+) -> None:
+    found = installed(request_for, **changes)
+    found["service"] |= service
+    good = {"up": True, "restart": False, "reload": False, "enable": False, "pid": 7}
+    assert hostcheck.start_plan(found, request_for) == good | differs
+
+
+def test_without_a_manager_everything_is_to_be_started(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    plan = hostcheck.start_plan(installed(request_for, service=None), request_for)
+    assert plan == {"up": False, "restart": True, "reload": False, "enable": True, "pid": 0}
+
+
+def test_an_uninstall_knows_what_there_is_to_do(hostcheck: ModuleType, request_for: dict[str, Any]) -> None:
+    plan = hostcheck.removal_plan(installed(request_for), request_for)
+    assert plan == {
+        "unit": True,
+        "running": True,
+        "enabled": True,
+        "wanted": False,
+        "delete": False,
+        "lingering": True,
+        "releases": [request_for["release"]],
+        "job_files": [],
+        "job_timers": [],
+        "needed": True,
+    }
+    found = installed(request_for, service=None, manager=False, other_instances=["second"])
+    plan = hostcheck.removal_plan(found, request_for | {"delete_state": True})
+    assert (plan["running"], plan["wanted"], plan["delete"], plan["lingering"]) == (False, True, True, False)
+    found |= {"current": None, "helper_sha256": None, "registered": None}
+    found["unit"] |= {"sha256": None}
+    found["paths"][f"{request_for['root']}/releases"] = None
+    files = {"files": {"/a/x.service": "ef", "/a/x.timer": None}, "enabled": False, "active": True}
+    jobs = hostcheck.removal_plan(found | {"jobs": {"backup": files}}, request_for)
+    assert (jobs["job_files"], jobs["job_timers"], jobs["needed"]) == (
+        ["/a/x.service"],
+        ["test-agent-backup.timer"],
+        True,
+    )
+    assert hostcheck.removal_plan(found, request_for)["needed"] is False
+    assert hostcheck.removal_plan(found, request_for | {"delete_state": True})["needed"] is True
+
+
+HEALTHY: dict[str, Any] = {
+    "attention": [],
+    "last_backup": {"path": "b/2", "made_at": "T", "age_seconds": 7_200, "verified": True},
+    "last_rehearsal": {"path": "b/1", "at": "T", "age_seconds": 3_600, "ok": False},
+}
+
+
+def test_a_status_says_what_is_there_and_what_asks_for_a_person(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    last = {"sequence": 3, "operation": "install", "verdict": "done", "finished_at": "T"}
+    found = installed(request_for, receipts={"last": last, "pending": 1})
+    assert hostcheck.status_attention(request_for, found, (0, HEALTHY, "")) == []
+    told = hostcheck.status_report(request_for, found, 0, HEALTHY)
+    assert [line.split()[0] for line in told] == [
+        *("instance", "release", "unit", "health", "backup", "rehearsal", "receipt")
+    ]
+    assert "health    nothing needs attention" in told
+    assert "backup    b/2 of T, 2.0 h old, verified" in told
+    assert "rehearsal FAILED, 1.0 h old: b/1" in told
+    assert "receipt   3 install done T, pending 1" in told
+    paused = hostcheck.status_report(request_for, found, 4, {"paused": True, "reason": "restored"})
+    assert "health    attention, PAUSED: restored" in paused
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "said"),
+    [
+        ({"current": None}, (-1, {}, ""), "release: nothing is installed"),
+        ({"service": None}, (0, {}, ""), "unit: it is not active"),
+        ({"current": "newer"}, (0, {}, ""), "release: current, unit and process are not one"),
+        (
+            {},
+            (4, {"attention": [{"rule": "paused", "observed": "since T", "remedy": "recover"}]}, "x"),
+            "health: paused: since T. To do: recover",
+        ),
+        ({}, (3, {}, "the store is newer"), "health: the store is newer. To do: test-agent health"),
+        ({}, (124, {}, ""), "health: exit 124"),
+    ],
+)
+def test_a_status_names_what_to_do(
+    hostcheck: ModuleType,
+    request_for: dict[str, Any],
+    changes: dict[str, Any],
+    asked: tuple[int, dict[str, Any], str],
+    said: str,
+) -> None:
+    (line,) = hostcheck.status_attention(request_for, installed(request_for, **changes), asked)
+    assert line.startswith(said)
+
+
+def test_a_status_of_a_bare_host_asks_nobody(request_for: dict[str, Any]) -> None:
+    _, answer = ask("status", request_for | {"purpose": "status"})
+    assert "ATTENTION release: nothing is installed. To do: playbooks/install.yml" in answer["attention"]
+    assert answer["report"][0].startswith("instance  test-agent")
+    request_for["inputs"]["instance_root"] = ["path", "here"]
+    code, answer = ask("status", request_for)
+    assert (code, answer["report"]) == (3, [])
+    assert answer["attention"][0].startswith("ATTENTION input: instance_root")
+
+
+def test_the_units_of_the_jobs_are_known_by_roots_record(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    unit = Path(request_for["root"]) / "state/test-agent-backup.timer"
+    unit.parent.mkdir(parents=True)
+    request = request_for | {"path": str(unit), "mode": "0644", "unit": "job"}
+
+    def judged(purpose: str = "backup") -> list[str]:
+        checks = hostcheck.Checks()
+        digest = hostcheck.sha256_of(unit)
+        found = {
+            "jobs": {"backup": {"files": {str(unit): digest}}},
+            "record": hostcheck.read_record(request_for),
+        }
+        hostcheck.check_jobs(checks, request_for | {"purpose": purpose}, found)
+        return [row["outcome"] for row in checks.rows]
+
+    assert judged() == []
+    for text in ("[Timer]\nOnCalendar=daily\n", "[Timer]\nOnCalendar=weekly\n"):
+        assert ask("place", request | {"text": text})[1]["changed"] is True
+        assert judged() == []
+    assert hostcheck.read_record(request_for)["units"] == []
+    unit.write_text("[Timer]\nOnCalendar=hourly\n")
+    assert [judged(purpose) for purpose in ("backup", "install", "uninstall", "restore", "status")] == [
+        *(["refuse"], ["refuse"], ["refuse"], ["attention"], ["attention"])
+    ]
+    unit.unlink()
+    unit.symlink_to("/dev/null")
+    assert judged() == ["refuse"]
+
+
+def test_a_release_that_a_job_runs_is_not_pruned(hostcheck: ModuleType, request_for: dict[str, Any]) -> None:
+    seal(request_for, "a", "b", "c", "d", "e")
+    found = ask("survey", request_for)[1]
+    assert "a" in found["prunable"]
+    found["jobs"]["backup"]["release"] = "a"
+    assert "a" not in hostcheck.prunable(found, request_for)
+
+
+@pytest.mark.parametrize("missing", ["user", "current", "manager"])
+def test_what_is_done_to_an_instance_needs_one(
+    hostcheck: ModuleType, request_for: dict[str, Any], missing: str
+) -> None:
+    for found, expected in (
+        (installed(request_for), "pass"),
+        (installed(request_for, **{missing: None}), "refuse"),
+    ):
+        checks = hostcheck.Checks()
+        hostcheck.check_installed(checks, request_for, found)
+        assert [row["outcome"] for row in checks.rows] == [expected]
+
+
+def test_the_newest_receipt_of_each_operation_is_told_with_what_was_observed(
+    request_for: dict[str, Any],
+) -> None:
+    receipts = write_identity(request_for) / "receipts"
+    receipts.mkdir()
+    seen = [{"name": "epoch", "outcome": "pass", "observed": "e2"}]
+    for number, operation, checks in ((1, "restore", []), (2, "restore", seen), (3, "install", "odd")):
+        (receipts / f"{number:06d}-{operation}-0a.json").write_text(
+            json.dumps({"operation": operation, "sequence": number, "verdict": "done", "checks": checks})
+        )
+    answer = ask("survey", request_for)[1]["receipts"]
+    assert answer["newest"]["restore"]["sequence"] == 2
+    assert answer["newest"]["restore"]["seen"] == {"epoch": "e2"}
+    assert answer["newest"]["install"]["seen"] == {}
+    assert answer["last"]["sequence"] == 3
+
+
+def test_a_file_is_set_out_for_the_login_alone_and_taken_away(request_for: dict[str, Any]) -> None:
+    source = write_identity(request_for) / "snapshot.sqlite"
+    source.write_bytes(os.urandom(3_000_017))
+    request = request_for | {"path": str(source), "login": USER}
+    for _ in range(2):  # what a run that died left is replaced
+        answer = ask("stage", request)[1]
+        copy = Path(answer["path"])
+        assert copy.read_bytes() == source.read_bytes()
+        assert (answer["sha256"], answer["bytes"]) == (
+            hashlib.sha256(source.read_bytes()).hexdigest(),
+            3_000_017,
+        )
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert ask("unstage", request_for)[1] == {"changed": True}
+    assert not copy.parent.exists()
+    assert ask("unstage", request_for)[1] == {"changed": False}
+    code, answer = ask("stage", request | {"path": f"{source}.gone"})
+    assert (code, answer["refused"]["code"]) == (3, "unreadable")
+    assert list(copy.parent.iterdir()) == []
+
+
+@needs_root
+def test_what_is_set_out_is_read_as_the_service_user(request_for: dict[str, Any]) -> None:
+    """A link to a file of root's, planted in a folder of theirs, is not followed with root's rights."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        secret = folder / "secret"
+        secret.write_text("root's alone")
+        secret.chmod(0o600)
+        (folder / "snapshot.sqlite").symlink_to(secret)
+        request = {"user": "nobody", "login": "root", "path": str(folder / "snapshot.sqlite")}
+        code, answer = ask("stage", request_for | request)
+    assert code == 3
+    assert "Permission denied" in answer["refused"]["observed"]

@@ -284,15 +284,17 @@ class Controller:
         inventory: str = "yours",
         check: bool = False,
         extra_vars: Mapping[str, Any] | None = None,
-        kill_at: int | None = None,
+        kill_at: int | str | None = None,
+        kill_late: float = 0.0,
         timeout: float = 600,
         env: Mapping[str, str] | None = None,
         binary: str = "ansible-playbook",
     ) -> Play:
         """Run playbooks/NAME.yml against inventories/INVENTORY/hosts.yml.
 
-        `check` adds --check --diff. `kill_at=N` sends SIGKILL to the run and all its workers as soon as its
-        Nth task is announced (1 is the first); on the host the task may go on, as after a lost connection.
+        `check` adds --check --diff. `kill_at` sends SIGKILL to the run and all its workers as its Nth task (1
+        is the first), or the task of that name, is announced, `kill_late` seconds later; on the host the task
+        may go on, as after a lost connection.
         """
         command = [
             binary,
@@ -331,7 +333,8 @@ class Controller:
                 task = TASK.match(line.rstrip())
                 if task:
                     tasks.append(task.group(1))
-                if kill_at and len(tasks) >= kill_at:
+                if kill_at and task and kill_at in {len(tasks), tasks[-1], tasks[-1].partition(" : ")[2]}:
+                    time.sleep(kill_late)
                     killed = True
                     break
         finally:

@@ -99,3 +99,20 @@ def test_too_small_a_disk_and_the_hosts_after_it_are_not_attempted(hosts, bare, 
     )
     assert listing(bare, "/") ^ before == set()
     assert "bare" not in done.hosts
+
+
+def test_a_controller_without_the_command_and_a_malformed_input(bare, refused):
+    """Before the host is asked anything; both name what to do."""
+    command = "/opt/nowhere/bin/standfast"
+    missing = {"release_controller_cli": command}
+    refused(bare, [f"{command} on the controller gave no answer", "run script/bootstrap"], missing)
+    malformed = {"release_keep": "some", "service_start_timeout": "long"}
+    refused(bare, ["argument 'release_keep' is of type", "'service_start_timeout' is of type"], malformed)
+
+
+def test_a_host_whose_systemd_can_not_check_a_unit(bare, refused):
+    bare.run("mv /usr/bin/systemd-analyze /root/")
+    try:
+        refused(bare, ["systemd: systemd 257, systemd-analyze is absent", "use a host with systemd 250"])
+    finally:
+        bare.run("mv /root/systemd-analyze /usr/bin/")

@@ -4,7 +4,9 @@ import concurrent.futures
 import json
 
 import pytest
+from archives import consistent
 from evidence import canary, good, receipts, running, service
+from faults import sentence
 from target import wait_until
 
 STATE = "/srv/lucy/state"
@@ -147,6 +149,47 @@ def test_a_store_that_is_newer_than_the_code(installed, refused):
     finally:
         installed.as_user("lucy", ["python3", "-I", "-c", RAISE, STORE, "-7"])
         ctl(installed, "start")
+
+
+def test_a_release_that_is_not_there_yet_and_is_older_than_the_store(
+    installed, refused, controller, tmp_path
+):
+    """Its manifest says what it understands: nothing of it is copied."""
+    known = installed.cli("health")["understood_versions"]
+    older = consistent(
+        controller.archive, tmp_path / "older.tar", schema_versions={**known, "work": known["work"] - 1}
+    )
+    said = f"store: the store was written by a newer release: work {known['work']} (this release understands "
+    refused(installed, [said, "install the release that wrote it"], {"release_archive": str(older)})
+
+
+# Says of every unit that it has a fault, as systemd does of a key that it does not know.
+COMPLAINER = "#!/bin/sh\necho \"$5:7: Unknown key name 'Sandbox' in section 'Service', ignoring.\" >&2\n"
+
+
+def test_a_unit_that_systemd_finds_fault_with(installed, play, controller, tmp_path):
+    """It can only be asked for once the release is there: the run says what it changed, and stops nothing."""
+    other = consistent(controller.archive, tmp_path / "other.tar", rollback_floor="0.0.8")
+    before = running(installed)
+    unit = digest(installed, UNIT)
+    installed.run("mv /usr/bin/systemd-analyze /root/")
+    installed.run("cat > /usr/bin/systemd-analyze && chmod 0755 /usr/bin/systemd-analyze", stdin=COMPLAINER)
+    try:
+        done = play(installed, {"release_archive": str(other)})
+    finally:
+        installed.run("mv /root/systemd-analyze /usr/bin/")
+    assert done.rc != 0
+    said = sentence(done)
+    assert "Refused: systemd finds fault with the unit of release" in said
+    assert "Unknown key name 'Sandbox'" in said
+    assert "Changed before that: a release folder" in said
+    last = list(receipts(installed).values())[-1]
+    assert last["verdict"] == "failed"
+    assert [one["observed"] for one in last["checks"] if one["name"] == "changed"] == [
+        "a release folder, a file of the service user"
+    ]
+    assert running(installed) == before
+    assert digest(installed, UNIT) == unit
 
 
 def test_an_invalid_shop(installed, refused):

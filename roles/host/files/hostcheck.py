@@ -9,6 +9,8 @@ answer is one JSON object on stdout:
 
     preflight          every check as {name, outcome: pass|attention|refuse, observed, remedy},
                        and the survey; changes nothing; exit 0 pass, 4 attention, 3 refuse
+    status             the same, and what the installed release's health says, as lines for a person:
+                       "report" and "attention"
     survey             what is there now, without a judgement; changes nothing
     service            the unit's facts; {"wait": s, "until": "active"|"inactive", "not_pid": n} waits
     lock acquire|renew|release|show
@@ -19,7 +21,9 @@ answer is one JSON object on stdout:
                        if the lock is still this run's
     place              {"user", "path", "text", "mode"}: writes (or with text null removes) one file below the
                        user's home AS that user, so that a link planted there can not point root elsewhere;
-                       with "unit" true root's record first learns the text as one of ours
+                       with "unit" true or "job" root's record first learns the text as one of ours
+    stage              {"path", "login"}: copies a file, read AS the user, to where the login can fetch it
+    unstage            removes what was staged for this instance
     proof              root's record learns that the release was shown to work with this unit and agent.env
     pending-receipt    keeps a failed run's draft as receipts/pending-RUN.json while no CLI can chain it
 
@@ -102,6 +106,18 @@ RECEIPT = re.compile(r"(?P<sequence>[0-9]{6,12})-[a-z0-9-]+\.json\Z")
 PENDING_RECEIPT = re.compile(r"pending-[A-Za-z0-9_.:@+-]+\.json\Z")
 RECEIPTS_READ = 100
 DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
+OPERATIONS = {"backup", "restore", "recover", "rehearse"}  # what needs an installed instance
+JOBS = ("backup", "rehearse")  # each with a service and a timer unit of the user's manager
+EARLIEST_SYSTEMD = 250  # `systemd-analyze verify` reads a user's unit with --recursive-errors from there on
+STOPPED = {"inactive", "failed", "unknown"}
+# Run as the service user: the version of each component. Nothing but SQLite ever opens a live store.
+STORE_READER = """
+import json, sqlite3, sys
+store = sqlite3.connect("file:" + sys.argv[1] + "?mode=ro", uri=True, timeout=10)
+named = store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone()
+print(json.dumps(dict(store.execute("SELECT component, version FROM meta")) if named else {}))
+"""
+HEALTH_SECONDS = 60
 EXIT_REFUSED, EXIT_ATTENTION, EXIT_USAGE = 3, 4, 2
 
 
@@ -207,7 +223,9 @@ def account(name: str) -> Json | None:
     }
 
 
-def run(argv: list[str], user: Json | None = None) -> tuple[int, str, str]:
+def run(
+    argv: list[str], user: Json | None = None, seconds: float = SYSTEMCTL_SECONDS
+) -> tuple[int, str, str]:
     """One bounded command, clean environment, as an account; (exit, stdout, stderr), 124 on time-out."""
     environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
     drop = user if user is not None and os.geteuid() == 0 else None
@@ -221,13 +239,13 @@ def run(argv: list[str], user: Json | None = None) -> tuple[int, str, str]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=SYSTEMCTL_SECONDS,
+            timeout=seconds,
             user=drop["uid"] if drop else None,
             group=drop["gid"] if drop else None,
             extra_groups=[] if drop else None,
         )
     except subprocess.TimeoutExpired:
-        return 124, "", f"no answer within {SYSTEMCTL_SECONDS} s"
+        return 124, "", f"no answer within {seconds} s"
     except OSError as error:
         return 127, "", str(error)
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
@@ -352,22 +370,34 @@ def leftovers_below(root: str) -> list[str]:
 
 
 def receipts_below(root: str) -> Json:
-    """The newest receipt that changed which release is installed, and how many wait to be chained.
+    """The newest receipt that changed which release is installed, the newest of each operation, and how many
+    wait to be chained.
 
     The service user owns these files, so they may hold anything; nothing is allowed because of them.
     """
     try:
         names = os.listdir(f"{root}/receipts")
     except OSError:
-        return {"last": None, "pending": 0}
+        return {"last": None, "pending": 0, "newest": {}}
     pending = sum(1 for name in names if PENDING_RECEIPT.match(name))
     numbered = sorted((int(match["sequence"]), name) for name in names if (match := RECEIPT.match(name)))
     shown = ("operation", "verdict", "run_id", "release_after", "finished_at", "sequence")
+    newest: Json = {}
     for _, name in reversed(numbered[-RECEIPTS_READ:]):
         receipt = read_json(f"{root}/receipts/{name}") or {}
-        if isinstance(receipt.get("operation"), str) and receipt["operation"] in DEPLOYMENTS:
-            return {"last": {key: receipt.get(key) for key in shown}, "pending": pending}
-    return {"last": None, "pending": pending}
+        operation = receipt.get("operation")
+        if isinstance(operation, str) and operation not in newest:
+            newest[operation] = {**{key: receipt.get(key) for key in shown}, "seen": seen_checks(receipt)}
+    deployed = [receipt for operation, receipt in newest.items() if operation in DEPLOYMENTS]
+    # The newest comes first.
+    return {"last": deployed[0] if deployed else None, "pending": pending, "newest": newest}
+
+
+def seen_checks(receipt: Json) -> Json:
+    """What a receipt says was observed, by check; {} where it is not written as one."""
+    rows = receipt.get("checks")
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return {str(row.get("name")): row.get("observed") for row in found}
 
 
 # --- root's own record of an instance ---------------------------------------------------------------------
@@ -382,9 +412,13 @@ def record_path(request: Json) -> str:
 
 
 def read_record(request: Json) -> Json:
-    """{units: digests of unit texts that were placed, proof: {release, previous, unit_sha256, env_at}}."""
+    """{units, jobs: digests of texts that were placed, proof: {release, previous, unit_sha256, env_at}}."""
     record = read_json(record_path(request)) or {}
-    return {"units": record.get("units") or [], "proof": record.get("proof") or {}}
+    return {
+        "units": record.get("units") or [],
+        "jobs": record.get("jobs") or {},
+        "proof": record.get("proof") or {},
+    }
 
 
 def write_record(request: Json, record: Json) -> None:
@@ -451,6 +485,27 @@ def service_facts(instance: str, user: Json) -> Json:
     }
 
 
+def job_facts(instance: str, user: Json | None, root: str, manager: bool) -> Json:
+    """Of each scheduled job: {job: {files: {path: sha256 or None}, release, enabled, active, next}}."""
+    folder = f"{user['home']}/.config/systemd/user" if user else None
+    found = {}
+    for job in JOBS:
+        service, timer = (f"{folder}/{instance}-{job}.{part}" for part in ("service", "timer"))
+        files = {path: sha256_of(path) for path in (service, timer)} if folder else {}
+        show: Json = {}
+        if manager and any(files.values()):
+            wanted = "--property=UnitFileState,ActiveState,NextElapseUSecRealtime"
+            show = properties(["systemctl", "--user", "show", os.path.basename(timer), wanted], user)
+        found[job] = {
+            "files": files,
+            "release": unit_release(read_text(service) or "", root) if folder else None,
+            "enabled": show.get("UnitFileState") == "enabled",
+            "active": show.get("ActiveState") == "active",
+            "next": show.get("NextElapseUSecRealtime", ""),
+        }
+    return found
+
+
 def other_instances(request: Json) -> list[str]:
     """The names of this user's other instances."""
     user, instance, names = request["user"], request["instance"], []
@@ -513,13 +568,81 @@ def survey(request: Json) -> Json:
         "other_instances": other_instances(request),
         "manager": manager,
         "service": service,
+        "jobs": job_facts(instance, user, root, manager),
         "boot": {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()},
     }
     proof = found["record"]["proof"]
     found["proven"] = proven_release(proof, found["unit"]["sha256"], env_at(found, request))
     found["previous_good"] = previous_good(proof, current)
     found["prunable"] = prunable(found, request)
+    found["unproven"] = unproven(found, request)
+    found["start"] = start_plan(found, request)
+    found["removal"] = removal_plan(found, request)
     return found
+
+
+def unproven(found: Json, request: Json) -> list[str]:
+    """Why new work must show that the target release works though nothing is left to change; [] if on record.
+
+    From root's own record too: a run that died before its proof is completed by the next. The receipts are
+    the service user's to write, so they can only ask for one proof more.
+    """
+    release, last = request.get("release") or "", found["receipts"]["last"] or {}
+    reasons = {
+        "it is not the current release": found["current"] != release,
+        "no run has shown it to work with this unit and agent.env": found["proven"] != release,
+        "the last receipt does not say that it was installed": last.get("verdict") != "done"
+        or last.get("release_after") != release,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def start_plan(found: Json, request: Json) -> Json:
+    """What the unit needs to run the target release: {up, restart, reload, enable, pid}.
+
+    Decided from what runs, not from what a run did, so that a run that was cut short is completed by the
+    next. Times are compared only until it was shown to work with these files: a clock that was set back would
+    ask for restart after restart.
+    """
+    release, now = request.get("release") or found["current"], found["service"] or {}
+    written = max(found["unit"]["modified_at"] or 0, env_at(found, request) or 0)
+    older = found["proven"] != release and (now.get("started_at") or 0) < written
+    return {
+        "up": (now.get("active_state"), now.get("sub_state")) == ("active", "running"),
+        "restart": now.get("release") != release or older,
+        "reload": bool(now.get("reload_needed")),
+        "enable": not now.get("enabled"),
+        "pid": int(now.get("main_pid") or 0),
+    }
+
+
+def removal_plan(found: Json, request: Json) -> Json:
+    """What an uninstall finds to do: bools, the `releases`, and in `needed` whether there is anything."""
+    root, now = request["root"], found["service"] or {}
+    plan: Json = {
+        "unit": found["unit"]["sha256"] is not None,
+        "running": now.get("active_state", "inactive") not in STOPPED,
+        "enabled": bool(now.get("enabled")),
+        # Without a manager nobody can be asked to disable it, and the link would dangle.
+        "wanted": found["unit"]["is_wanted"] and not found["manager"],
+        "delete": bool(request.get("delete_state")) and found["paths"][root] is not None,
+        "lingering": found["lingering_ours"] and not found["other_instances"],
+        "releases": [release["id"] for release in found["releases"]],
+        "job_files": [
+            path for job in found["jobs"].values() for path, digest in job["files"].items() if digest
+        ],
+        "job_timers": [
+            f"{request['instance']}-{job}.timer"
+            for job, facts in found["jobs"].items()
+            if facts["enabled"] or facts["active"]
+        ],
+    }
+    plan["needed"] = (
+        any(plan[name] for name in ("unit", "running", "delete", "job_files", "job_timers"))
+        or any(found[name] is not None for name in ("current", "helper_sha256", "registered"))
+        or found["paths"][f"{root}/releases"] is not None
+    )
+    return plan
 
 
 def pid1_ticks() -> int | None:
@@ -537,6 +660,7 @@ def prunable(found: Json, request: Json) -> list[str]:
         found["previous_good"],
         found["unit"]["release"],
         service.get("release"),
+        *(job["release"] for job in found["jobs"].values()),
     }
     sealed = [release["id"] for release in found["releases"] if release["sealed"]]
     kept = held | set(sealed[-keep:] if keep else sealed)
@@ -610,6 +734,20 @@ def check_system(checks: Checks, request: Json) -> None:
         "install libpam-systemd and dbus-user-session (a user manager needs logind)",
     )
     check_manager_stop(checks, request)
+    version = systemd_version(run(["systemctl", "--version"])[1])
+    analyze = shutil.which("systemd-analyze", path="/usr/bin:/bin")
+    checks.when(
+        "systemd",
+        version < EARLIEST_SYSTEMD or analyze is None,
+        f"systemd {version or '?'}, systemd-analyze is {analyze or 'absent'}",
+        f"use a host with systemd {EARLIEST_SYSTEMD} or later and its systemd-analyze, which checks the unit",
+    )
+
+
+def systemd_version(text: str) -> int:
+    """The number that `systemctl --version` begins with, or 0."""
+    match = re.match(r"systemd (\d+)", text)
+    return int(match[1]) if match else 0
 
 
 def check_manager_stop(checks: Checks, request: Json) -> None:
@@ -902,6 +1040,33 @@ def check_environment(checks: Checks, request: Json, found: Json) -> None:
     )
 
 
+def check_store(checks: Checks, request: Json, found: Json, python: Json | None) -> None:
+    """A store that the release would refuse, before the release is there to be asked."""
+    path, understood = f"{request['root']}/state/agent.sqlite", request.get("schema") or {}
+    there = any(entry["id"] == request["release"] and entry["sealed"] for entry in found["releases"])
+    if there or not understood or found["user"] is None or found["paths"][path] is None:
+        return
+    reader = [python["path"] if python else sys.executable, "-I", "-c", STORE_READER, path]
+    code, out, err = run(reader, found["user"])
+    if code != 0:
+        why = (err.strip().splitlines() or [f"exit {code}"])[-1]
+        checks.add(
+            "store", "refuse", f"{path} cannot be read: {why}", "see `standfast health`, or restore a backup"
+        )
+        return
+    newer = [
+        f"{name} {version} (this release understands {understood.get(name, 'none')})"
+        for name, version in sorted(json.loads(out).items())
+        if version > understood.get(name, 0)
+    ]
+    checks.when(
+        "store",
+        bool(newer),
+        f"the store was written by a newer release: {', '.join(newer)}" if newer else f"{path} is not newer",
+        "install the release that wrote it, or a later one; the store was left alone",
+    )
+
+
 def check_unit(checks: Checks, request: Json, found: Json) -> None:
     """A unit is ours if root's record has its text, or if the sealed release that it names would write it.
 
@@ -958,6 +1123,34 @@ def check_unit(checks: Checks, request: Json, found: Json) -> None:
     checks.add("unit", "refuse", f"{path}: {lines}", remedy)
 
 
+def check_jobs(checks: Checks, request: Json, found: Json) -> None:
+    """The units of the scheduled jobs are ours if root's record has their text."""
+    strange = [
+        path
+        for job in found["jobs"].values()
+        for path, digest in job["files"].items()
+        if os.path.lexists(path) and digest not in found["record"]["jobs"].get(os.path.basename(path), [])
+    ]
+    if strange:
+        checks.add(
+            "jobs",
+            "refuse" if request["purpose"] in {"install", "uninstall", "backup"} else "attention",
+            f"no run put this text there: {', '.join(strange)}",
+            f"keep your copy elsewhere, then remove it (mv {strange[0]} /root/)",
+        )
+
+
+def check_installed(checks: Checks, request: Json, found: Json) -> None:
+    """There is something to operate on: a finished current release of an account that is there."""
+    sealed = {release["id"] for release in found["releases"] if release["sealed"]}
+    checks.when(
+        "installed",
+        found["user"] is None or found["current"] not in sealed or not found["manager"],
+        f"{request['instance']}: current release {found['current'] or 'none'}",
+        "install it first: playbooks/install.yml",
+    )
+
+
 def check_lock(checks: Checks, request: Json) -> None:
     held = DeployLock(request).held_by_other()
     checks.when(
@@ -979,14 +1172,115 @@ def preflight(request: Json) -> tuple[Json, int]:
         python = find_python(checks, request)
         check_machine(checks, request, found)
         check_root(checks, request)
+        check_store(checks, request, found, python)
     check_ownership(checks, request, found)
     if request["purpose"] != "uninstall":
         check_environment(checks, request, found)
     check_unit(checks, request, found)
+    check_jobs(checks, request, found)
+    if request["purpose"] in OPERATIONS:
+        check_installed(checks, request, found)
     check_lock(checks, request)
     outcome = checks.outcome()
     code = {"pass": 0, "attention": EXIT_ATTENTION, "refuse": EXIT_REFUSED}[outcome]
     return {"outcome": outcome, "checks": checks.rows, "survey": found, "python": python}, code
+
+
+# --- status ------------------------------------------------------------------------------------------------
+
+
+def ask_health(request: Json, found: Json) -> tuple[int, Json, str]:
+    """The installed release's answer: (exit, its JSON or {}, its words); exit -1 with none to ask."""
+    python = f"{request['root']}/current/venv/bin/python"
+    if found["current"] is None or found["user"] is None:
+        return -1, {}, ""
+    words = [python, "-I", "-m", "standfast", "--state", f"{request['root']}/state", "--json", "health"]
+    code, out, err = run(words, found["user"], HEALTH_SECONDS)
+    with contextlib.suppress(ValueError):
+        answer = json.loads(out)
+        if isinstance(answer, dict):
+            return code, answer, err.strip()
+    return code, {}, err.strip()
+
+
+def hours(seconds: Any) -> str:
+    return f"{float(seconds) / 3600:.1f} h old" if isinstance(seconds, (int, float)) else "of unknown age"
+
+
+def told_backup(health: Json) -> list[str]:
+    """One line for the last backup and one for the last rehearsal, if the release speaks of them."""
+    lines = []
+    if "last_backup" in health:
+        last = health["last_backup"] or {}
+        how = {True: ", verified", False: ", NOT good"}.get(last.get("verified"), "")
+        told = f"{last.get('path')} of {last.get('made_at')}, {hours(last.get('age_seconds'))}{how}"
+        lines.append(f"backup    {told if last else 'none'}")
+    if "last_rehearsal" in health:
+        last = health["last_rehearsal"] or {}
+        told = (
+            f"{'good' if last.get('ok') else 'FAILED'}, {hours(last.get('age_seconds'))}: {last.get('path')}"
+        )
+        lines.append(f"rehearsal {told if last else 'none'}")
+    return lines
+
+
+def status_report(request: Json, found: Json, code: int, health: Json) -> list[str]:
+    now, last = found["service"] or {}, found["receipts"]["last"]
+    at_boot = "starts at boot" if now.get("enabled") else "does not start at boot"
+    receipt = (
+        " ".join(str(last[key]) for key in ("sequence", "operation", "verdict", "finished_at"))
+        if last
+        else "none"
+    )
+    judged = {0: "nothing needs attention", 4: "attention"}.get(code, "not known")
+    return [
+        f"instance  {request['instance']}, user {request['user']}, root {request['root']}",
+        (
+            f"release   current {found['current'] or '-'}, unit names {found['unit']['release'] or '-'}, "
+            f"process runs {now.get('release') or '-'}"
+        ),
+        (
+            f"unit      {now.get('active_state', 'absent')} ({now.get('sub_state', '-')}), "
+            f"pid {now.get('main_pid', '-')}, restarts {now.get('n_restarts', '-')}, {at_boot}"
+        ),
+        f"health    {judged}{', PAUSED: ' + str(health.get('reason')) if health.get('paused') else ''}",
+        *told_backup(health),
+        f"receipt   {receipt}, pending {found['receipts']['pending']}",
+    ]
+
+
+def status_attention(request: Json, found: Json, asked: tuple[int, Json, str]) -> list[str]:
+    """One line for each thing that asks for a person, besides the checks."""
+    now, (code, health, words) = found["service"] or {}, asked
+    lines = []
+    if found["current"] is None:
+        lines.append("release: nothing is installed. To do: playbooks/install.yml")
+    elif now.get("active_state") != "active":
+        lines.append("unit: it is not active. To do: runbooks/service-down.md")
+    elif {now.get("release"), found["unit"]["release"]} != {found["current"]}:
+        lines.append("release: current, unit and process are not one release. To do: playbooks/install.yml")
+    rules = health.get("attention") or []
+    lines += [
+        f"health: {rule.get('rule')}: {rule.get('observed')}. To do: {rule.get('remedy')}" for rule in rules
+    ]
+    if code not in (-1, 0) and not rules:
+        lines.append(f"health: {words or f'exit {code}'}. To do: {request['instance']} health")
+    return lines
+
+
+def status(request: Json) -> tuple[Json, int]:
+    answer, code = preflight(request)
+    lines = [
+        f"{row['name']}: {row['observed']}. To do: {row['remedy']}"
+        for row in answer["checks"]
+        if row["outcome"] != "pass"
+    ]
+    report: list[str] = []
+    if answer["survey"] is not None:
+        asked = ask_health(request, answer["survey"])
+        report = status_report(request, answer["survey"], asked[0], asked[1])
+        lines += status_attention(request, answer["survey"], asked)
+    return {**answer, "report": report, "attention": [f"ATTENTION {line}" for line in lines]}, code
 
 
 # --- the deploy lock --------------------------------------------------------------------------------------
@@ -1166,7 +1460,10 @@ def place(request: Json) -> tuple[Json, int]:
     if request.get("unit"):
         # Before it is there: a run that dies in between must not leave a unit that nobody knows.
         record, digest = read_record(request), hashlib.sha256(request["text"].encode()).hexdigest()
-        record["units"] = [*[known for known in record["units"] if known != digest][-1:], digest]
+        name = os.path.basename(request["path"])
+        before = record["jobs"].get(name, []) if request["unit"] == "job" else record["units"]
+        known = [*[one for one in before if one != digest][-1:], digest]
+        record |= {"jobs": {**record["jobs"], name: known}} if request["unit"] == "job" else {"units": known}
         write_record(request, record)
     user = become(request["user"])
     path, text = request["path"], request["text"]
@@ -1186,6 +1483,63 @@ def place(request: Json) -> tuple[Json, int]:
         os.chmod(folder, 0o755)
     place_file(path, text, int(request["mode"], 8))
     return {"changed": True}, 0
+
+
+def outgoing(request: Json) -> str:
+    return f"{registry(request)}/outgoing/{request['instance']}"
+
+
+def stage(request: Json) -> tuple[Json, int]:
+    """Copy one file to a folder of root's in which only the login can read it.
+
+    It is opened as the service user, whose folder it lies in: a link there can not make root read another
+    file. In blocks, whatever its size.
+    """
+    user, login = account(request["user"]), account(request["login"])
+    if user is None or login is None:
+        raise Refusal(
+            "no_user", "an account is missing", f"{request['user']}, {request['login']}", "correct it"
+        )
+    folder = outgoing(request)
+    for path in (registry(request), os.path.dirname(folder), folder):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o755)
+            os.chmod(path, 0o755)
+    target = f"{folder}/{os.path.basename(request['path'])}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)
+    descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        os.fchown(descriptor, login["uid"], login["gid"])
+        drop = {"user": user["uid"], "group": user["gid"], "extra_groups": []} if os.geteuid() == 0 else {}
+        done = subprocess.run(
+            ["cat", "--", request["path"]],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=subprocess.PIPE,
+            check=False,
+            **drop,
+        )
+        if done.returncode != 0:
+            os.unlink(target)
+            why = done.stderr.decode("utf-8", "replace").strip()
+            raise Refusal(
+                "unreadable", f"{request['path']} can not be copied", why, "free space, or see its owner"
+            )
+        file.seek(0)
+        digest, size = hashlib.sha256(), 0
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            size += len(block)
+    return {"changed": True, "path": target, "sha256": digest.hexdigest(), "bytes": size}, 0
+
+
+def unstage(request: Json) -> tuple[Json, int]:
+    folder = outgoing(request)
+    there = os.path.isdir(folder)
+    if there:
+        shutil.rmtree(folder)
+    return {"changed": there}, 0
 
 
 def pending_receipt(request: Json) -> tuple[Json, int]:
@@ -1237,8 +1591,11 @@ def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
     """Every subcommand by its words; each takes the request and gives the answer and the exit code."""
     plain: dict[str, Callable[[Json], tuple[Json, int]]] = {
         "preflight": preflight,
+        "status": status,
         "discard": discard,
         "place": place,
+        "stage": stage,
+        "unstage": unstage,
         "proof": prove,
         "pending-receipt": pending_receipt,
         "service": service,
