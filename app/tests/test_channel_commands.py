@@ -55,6 +55,7 @@ def test_an_approval_may_say_how_long(shop: Channeling, given: str, seconds: int
         ("/approve {digest} 25h", "until: a time after now and at most one day ahead"),
         ("/approve {digest} soon", "until: 6h, 30m, or a time"),
         ("/approve {digest} 2026-03-01T18:00:00", "until: 6h, 30m, or a time"),
+        ("/approve {digest} 9999-12-31T23:59:59-23:59", "until: a time after now and at most one day ahead"),
         ("/approve {digest} 6h now", "usage: /approve DIGEST"),
         ("/approve {short}", "no order has exactly this digest"),
         ("/revoke {short}", "no order has exactly this digest"),
@@ -80,6 +81,25 @@ def test_an_approval_that_waited_for_the_service_does_not_live_longer_for_it(sho
     [told] = shop.hear()
     assert "until: a time after now" in told
     assert shop.order(order).status == "DRAFT"
+
+
+def test_an_approval_of_an_era_that_ended_approves_no_draft_of_the_same_bytes(shop: Channeling) -> None:
+    """It waited at the server while a restore ended the era, and the work of the new one asks for the same."""
+    old = shop.draft()
+    shop.api.write(f"/approve {old.digest}")
+    clock, layout = shop.instance.clock, shop.instance.layout
+    clock.pass_time(60)
+    authority.replace(shop.connection, layout, "restored", clock.now())
+    authority.resume(shop.connection, layout.marker, "recovered", clock.now())
+    work.cancel(shop.connection, old.work, reason="reported as interrupted", now=clock.now())
+    again = shop.draft()
+    assert again.digest == old.digest
+    [told] = shop.hear()
+    assert "the approval is older than the draft" in told
+    assert shop.order(again).status == "DRAFT"
+    assert shop.instance.rows("SELECT * FROM approvals") == []
+    shop.api.write(f"/approve {again.digest}", date=int(clock.now()))
+    assert shop.hear()[0].startswith("Approved")
 
 
 def test_a_forwarded_message_decides_nothing(shop: Channeling) -> None:

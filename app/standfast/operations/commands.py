@@ -9,7 +9,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from standfast import orders, work
 from standfast.authority import operations
@@ -38,6 +38,8 @@ HELP = """\
 Anything else is a question; its answer comes as a report."""
 
 _MINUTE, _DAY = 60, 86_400
+_TICK = 1.0
+"""The Bot API's clock has whole seconds: a message may have been sent up to the end of its own."""
 _NOTICE = "notice"
 _STRANGERS = 0
 _DRAFTS_SHOWN = 5
@@ -172,6 +174,7 @@ def _approve(asked: _Asked, arguments: list[str]) -> str:
         policy=asked.desk.shop.policy,
         now=asked.now,
         marker=asked.desk.layout.marker,
+        said_at=asked.message.sent_at + _TICK,
     )
     done = "Approved" if told.changed else "Is approved already"
     return f"{done} until {rfc3339(told.approval.until)}: {_said(told.order)}. The service sends it."
@@ -285,7 +288,7 @@ def _until(given: str | None, sent_at: float, now: float) -> float:
         found = None
     if found is None or found.tzinfo is None:
         raise BadInput("until: 6h, 30m, or a time such as 2026-03-01T18:00:00Z")
-    return found.astimezone(UTC).timestamp()
+    return found.timestamp()
 
 
 def _order_of(connection: sqlite3.Connection, given: str) -> str:

@@ -88,9 +88,14 @@ def approve_within(
     now: float,
     marker: Path,
     order: str | None = None,
+    said_at: float | None = None,
     check: bool = False,
 ) -> Approved:
-    """``approve`` inside the caller's write transaction, for an approval that is one with another row."""
+    """``approve`` inside the caller's write transaction, for an approval that is one with another row.
+
+    ``said_at``: when it was said, if it took time to get here. Refused ``said_too_early`` when that was before
+    the draft was there: another order of the same bytes was meant, perhaps of an era that has ended.
+    """
     if not math.isfinite(until) or not now < until <= now + LONGEST_APPROVAL:
         raise BadInput("until: a time after now and at most one day ahead")
     policy.refuse_unless_operator(operator)
@@ -106,6 +111,13 @@ def approve_within(
             "only a draft can be approved",
             observed=f"order {draft.id} is {draft.status}",
             remedy=f"see `standfast order show {draft.id}`",
+        )
+    if said_at is not None and said_at < draft.changed_at:
+        raise Refused(
+            "said_too_early",
+            "the approval is older than the draft, so another order was meant",
+            observed=f"said {rfc3339(said_at)}; order {draft.id} is a draft since {rfc3339(draft.changed_at)}",
+            remedy="look at the draft, and approve it again if it is wanted",
         )
     _refuse_other_policy(draft, policy)
     _refuse_past_ceiling(connection, draft, policy, now)
