@@ -102,6 +102,21 @@ def test_names_follow_the_sequence_which_is_never_given_out_twice(instance: Inst
     assert made(instance).sequence == 6
 
 
+def test_a_number_that_no_name_can_hold_is_refused_and_nothing_is_lost(instance: Instance) -> None:
+    """A backup with a name that the listing does not know would be taken for junk."""
+    made(instance)
+    junk = instance.layout.backups / "999999999999-20260301T060000Z-x"
+    junk.mkdir()
+    (junk / "notes").touch()
+    with pytest.raises(Refused) as caught:
+        made(instance)
+    assert caught.value.code == "backups_numbered_out"
+    assert len(listing(instance.layout, 0).backups) == 1
+    shutil.rmtree(junk)
+    (instance.layout.backups / folders.SEQUENCE).write_text("-7\n")
+    assert made(instance).sequence == 2
+
+
 def test_check_changes_nothing(instance: Instance) -> None:
     done = create(instance.layout, Request.of(), check=True)
     assert (done.changed, done.check, done.backup) == (True, True, None)

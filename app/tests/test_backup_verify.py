@@ -83,6 +83,16 @@ def of_another(folder: Path) -> None:
     edit(folder, application_id=7)
 
 
+def companion(copied: str) -> dict[str, object]:
+    """An empty copy, as a manifest tells of it."""
+    return {"kind": "shop", "path": "x", "mode": "0600", "bytes": 0, "sha256": None, "copied": copied}
+
+
+def piped(folder: Path) -> None:
+    os.mkfifo(folder / "pipe", 0o600)
+    edit(folder, companions=[companion("pipe") | {"sha256": hashlib.sha256().hexdigest()}])
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "garbage": (lambda at: write(at, os.urandom(read_manifest(at).bytes)), "sealed"),
     "truncated": (lambda at: write(at, (at / SNAPSHOT).read_bytes()[:-4096]), "bytes"),
@@ -127,6 +137,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a manifest of a later format": (lambda at: edit(at, format=2), "manifest"),
     "a manifest with a number for a digest": (lambda at: edit(at, sha256=7), "manifest"),
+    "a copy whose name is none": (lambda at: edit(at, companions=[companion("a\0b")]), "companions"),
+    "a pipe for a copy": (piped, "companions"),
+    "a copy outside": (lambda at: edit(at, companions=[companion("../sequence")]), "companions"),
 }
 
 

@@ -84,7 +84,7 @@ def test_an_approval_that_waited_for_the_service_does_not_live_longer_for_it(sho
 
 
 def test_an_approval_of_an_era_that_ended_approves_no_draft_of_the_same_bytes(shop: Channeling) -> None:
-    """It waited at the server while a restore ended the era, and the work of the new one asks for the same."""
+    """It waited at the server while a restore ended the era, and new work asks for the same."""
     old = shop.draft()
     shop.api.write(f"/approve {old.digest}")
     clock, layout = shop.instance.clock, shop.instance.layout

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from standfast.authority import marker as markers
 from standfast.authority.marker import Marker
 from standfast.errors import BadInput, Refused, StandfastError
 from standfast.operations.backup.creating import Request, create
-from standfast.operations.backup.folders import MANIFEST, SNAPSHOT
+from standfast.operations.backup.folders import MANIFEST, SNAPSHOT, alone
 from standfast.operations.backup.manifest import BackupManifest, read_manifest
 from standfast.operations.backup.verifying import verify
 from standfast.operations.initialise import initialise_instance
@@ -321,6 +321,15 @@ class TestTheLiveStore:
         shop.layout.marker.mkdir()
         refused(shop, "marker_blocked")
 
+    @pytest.mark.parametrize("blocked", ["a link", "a dangling link", "a file"])
+    def test_something_else_where_the_image_is_made(self, shop: Day, tmp_path: Path, blocked: str) -> None:
+        place = shop.layout.state / ".restoring"
+        if blocked == "a file":
+            place.touch()
+        else:
+            place.symlink_to(tmp_path if blocked == "a link" else tmp_path / "nowhere")
+        refused(shop, "staging_blocked")
+
     def test_another_user(self, shop: Day, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         with pytest.raises(Refused) as caught:
@@ -368,6 +377,24 @@ class TestTheLiveStore:
             rows = connection.execute("SELECT 1 FROM work WHERE id = ?", admitted).fetchall()
         assert rows == [(1,)]
         assert len(list(shop.layout.backups.glob("0*"))) == 3
+
+    def test_what_is_refused_after_the_pause_is_a_failure_that_says_so(self, shop: Day) -> None:
+        """Somebody writes, so the safety backup is made once more; but a nightly backup has begun."""
+        with ExitStack() as nightly:
+
+            def write(reached: str) -> None:
+                if reached == "restore.paused":
+                    shop.instance.add("while the restore runs")
+                    nightly.enter_context(alone(shop.layout.backups))
+
+            triggers.arm(write)
+            before = shop.control().epoch
+            with pytest.raises(
+                StandfastError, match=r"paused under its old epoch.* another backup"
+            ) as caught:
+                shop.restore_here()
+        assert not isinstance(caught.value, Refused)
+        assert (shop.control().epoch, shop.control().paused) == (before, True)
 
     def test_whoever_never_stops_writing_wins(self, shop: Day) -> None:
         def write(reached: str) -> None:

@@ -93,8 +93,8 @@ def approve_within(
 ) -> Approved:
     """``approve`` inside the caller's write transaction, for an approval that is one with another row.
 
-    ``said_at``: when it was said, if it took time to get here. Refused ``said_too_early`` when that was before
-    the draft was there: another order of the same bytes was meant, perhaps of an era that has ended.
+    ``said_at``: when it was said, if it took time to get here. Refused ``said_too_early`` when that was
+    before the draft was there: another order of the same bytes was meant, perhaps of an era that has ended.
     """
     if not math.isfinite(until) or not now < until <= now + LONGEST_APPROVAL:
         raise BadInput("until: a time after now and at most one day ahead")
@@ -116,7 +116,7 @@ def approve_within(
         raise Refused(
             "said_too_early",
             "the approval is older than the draft, so another order was meant",
-            observed=f"said {rfc3339(said_at)}; order {draft.id} is a draft since {rfc3339(draft.changed_at)}",
+            observed=f"said {rfc3339(said_at)}; a draft since {rfc3339(draft.changed_at)}: order {draft.id}",
             remedy="look at the draft, and approve it again if it is wanted",
         )
     _refuse_other_policy(draft, policy)

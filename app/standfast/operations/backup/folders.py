@@ -31,6 +31,8 @@ SIDECARS = ("-wal", "-shm", "-journal")
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+LAST_SEQUENCE = 10**12 - 1
+"""The highest number that a folder's name holds."""
 OWN_FILES = {REHEARSED, FAILED, SEQUENCE}
 """What lies beside the backups and belongs there."""
 
@@ -153,12 +155,23 @@ def _locked(folder: Path, kind: int) -> Iterator[bool]:
 
 
 def next_sequence(folder: Path) -> int:
-    """The number after every one that was given out, whatever clocks said. The caller is `alone`."""
+    """The number after every one that was given out, whatever clocks said. The caller is `alone`.
+
+    Raises Refused `backups_numbered_out` when no folder's name could hold it: that backup nobody would find.
+    """
     try:
         kept = int((folder / SEQUENCE).read_text("ascii"))
     except (OSError, ValueError):
         kept = 0
-    return max([kept, *(sequence_in(path.name) or 0 for path in _inside(folder))]) + 1
+    given = max([0, kept, *(sequence_in(path.name) or 0 for path in _inside(folder))])
+    if given >= LAST_SEQUENCE:
+        raise Refused(
+            "backups_numbered_out",
+            "no number is left for a backup: something here bears the last one",
+            observed=f"{given}, in {folder / SEQUENCE} or in the name of a folder beside it",
+            remedy="move the folder away that has no business there, and the file; the next backup goes on",
+        )
+    return given + 1
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -199,6 +199,8 @@ def _companions(path: Path, manifest: BackupManifest) -> str:
     for one in copied:
         assert one.copied is not None
         file = path / one.copied
+        if not file.is_file():  # a pipe would never end, and a name may be none at all
+            raise Fault(f"{one.copied!r} is not a file")
         if not file.resolve().is_relative_to(path.resolve()) or file.is_symlink():
             raise Fault(f"{one.copied} leads out of the backup")
         equal(file.stat().st_size, one.bytes)

@@ -5,6 +5,7 @@ left of one is removed by the next.
 """
 
 import hashlib
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -50,9 +51,22 @@ def staging(layout: Layout) -> Iterator[Path]:
 
 
 def clear(layout: Layout) -> None:
-    """Remove what a killed restore left. The caller is the only restore."""
+    """Remove what a killed restore left; raises as `refuse_blocked`. The caller is the only restore."""
+    refuse_blocked(layout)
     if (layout.state / _FOLDER).exists():
         shutil.rmtree(layout.state / _FOLDER)
+
+
+def refuse_blocked(layout: Layout) -> None:
+    """Raise Refused `staging_blocked` for what no restore has put where the image is made."""
+    folder = layout.state / _FOLDER
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+        raise Refused(
+            "staging_blocked",
+            "where the image is to be made lies something that is no folder",
+            observed=f"{folder} is {'a link' if folder.is_symlink() else 'a file'}",
+            remedy="move it away by hand",
+        )
 
 
 def make(folder: Path, source: Source, *, reason: str, safety: str | None, now: float) -> Image:

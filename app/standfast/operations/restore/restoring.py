@@ -30,7 +30,7 @@ from standfast.operations.opening import refuse_other_user
 from standfast.operations.recovery.eras import is_awaiting, restored
 from standfast.operations.restore.active import Active, damage_in, examine, put_aside
 from standfast.operations.restore.copying import Changed, begin, checkpoint, install, refuse_damaged
-from standfast.operations.restore.image import Image, clear, ending, make, staging
+from standfast.operations.restore.image import Image, clear, ending, make, refuse_blocked, staging
 from standfast.operations.restore.source import Source, find, refuse_unverified
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.store import Store, open_readonly, open_store, schema_versions, triggers
@@ -83,9 +83,9 @@ def restore(
 
     `live`: also while the service runs; `limits`: of the safety backup. Raises BadInput, and Refused with
     nothing changed: what `find`, `examine` and `refuse_unverified` refuse, `page_size_differs`,
-    `marker_blocked`, `restore_no_space`, `writer_held`, `restore_running`, `store_held`, and what the safety
-    backup refuses. StandfastError and StoreBusy once the live store is paused: it then stays so, under its
-    old epoch, until a restore succeeds.
+    `marker_blocked`, `staging_blocked`, `restore_no_space`, `writer_held`, `restore_running`, `store_held`,
+    and what the safety backup refuses. StandfastError and StoreBusy once the live store is paused: it then
+    stays so, under its old epoch, until a restore succeeds.
     """
     refuse_other_user(layout)
     source = find(layout, given, now)
@@ -147,11 +147,19 @@ class _Restore:
 
     def _over_whole(self) -> RestoreResult:
         with closing(open_store(self.asked.layout.database, COMPONENTS)) as live:
-            for _ in range(_TRIES):
+            for attempt in range(_TRIES):
                 # What is written after the safety backup has begun is not in it, so it must not be replaced.
                 seen = _data_version(live)
-                safety = self._safety()
-                image = self._image(safety)
+                try:
+                    safety = self._safety()
+                    image = self._image(safety)
+                except StandfastError as error:
+                    if not attempt:
+                        raise
+                    raise StandfastError(  # no refusal any more: the pause stays
+                        f"the live store is paused under its old epoch, and was not replaced: {error};"
+                        " mend the cause, and restore again from the same backup"
+                    ) from error
                 self._pause(live)
                 try:
                     self._install(image, partial(_refuse_change, live, seen))
@@ -339,6 +347,7 @@ def _refuse_unfit(asked: _Asked, active: Active) -> None:
             observed=str(asked.layout.marker),
             remedy="move it away by hand",
         )
+    refuse_blocked(asked.layout)
     _refuse_live_loss(asked, active)
     _refuse_little_space(asked, active)
 
