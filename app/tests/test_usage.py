@@ -265,6 +265,16 @@ class TestLosses:
         assert self.state(world, calls=2, cents=10, tokens=1)
         assert (world.today.calls, world.today.cents, world.today.tokens) == (5, 50, 8)
 
+    def test_a_loss_counts_on_the_present_day_also_when_a_clock_was_once_ahead(self, world: Metered) -> None:
+        world.ceilings = Ceilings(daily_calls=9)
+        authority.replace(world.connection, world.layout, "a clock ahead", world.now() + DAY, HOST)
+        self.state(world, calls=0)
+        self.end_era(world)
+        with pytest.raises(AllowanceSpent, match="nobody has stated how many"):
+            world.book(world.claimed())
+        assert self.state(world, calls=2)
+        world.book(world.claimed())
+
     def test_looking_first_changes_nothing(self, world: Metered) -> None:
         self.end_era(world)
         before = world.dump()

@@ -133,7 +133,8 @@ def _authority_ends(connection: sqlite3.Connection) -> None:
     """
     connection.execute(
         "INSERT INTO usage_losses (day, since, marked_at)"
-        " SELECT max(date(changed_at, 'unixepoch'), coalesce((SELECT max(day) FROM usage_days), '')),"
+        " SELECT max(date(changed_at, 'unixepoch'), coalesce((SELECT max(day) FROM usage_days), ''),"
+        "   coalesce((SELECT max(day) FROM usage_losses), '')),"  # the present day, as a booking sees it
         " (SELECT max(coalesce(settled_at, booked_at)) FROM usage_calls"
         "   WHERE seq = (SELECT max(seq) FROM usage_calls)), changed_at FROM operations WHERE id = 1"
     )
