@@ -91,6 +91,7 @@ def test_an_approval_of_an_era_that_ended_approves_no_draft_of_the_same_bytes(sh
     clock.pass_time(60)
     authority.replace(shop.connection, layout, "restored", clock.now())
     authority.resume(shop.connection, layout.marker, "recovered", clock.now())
+    assert old.work is not None
     work.cancel(shop.connection, old.work, reason="reported as interrupted", now=clock.now())
     again = shop.draft()
     assert again.digest == old.digest

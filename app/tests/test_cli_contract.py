@@ -261,6 +261,18 @@ def test_interruption_is_told_without_a_traceback(run: Run, monkeypatch: pytest.
     assert (told.code, told.json["refused"]["code"]) == (130, "interrupted")
 
 
+def test_an_argument_that_is_no_text_is_bad_input(run: Run, tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 come as halves of surrogate pairs, which no store and no JSON can hold."""
+    ran = run("--state", str(tmp_path), "--json", "order", "show", "\udcff")
+    assert ran.code == 2
+    assert ran.json["refused"]["reason"] == "argument 6 is not UTF-8 text: '\\udcff'"
+
+
+def test_half_a_surrogate_pair_in_a_result_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    common.write_json(common.Refusal(code="x", reason="does not belong: \ud800"))
+    assert json.loads(capsys.readouterr().out)["reason"] == "does not belong: \ud800"
+
+
 def test_text_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     common.table(["A", "B"], [["\x1b[2J", "x\u202ey\n"], ["é", ""]])
     common.facts([("name", "a\rb")])

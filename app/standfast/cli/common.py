@@ -3,6 +3,7 @@
 No import of rich here: `health` must start fast, and a table in a pipe must neither be cut nor coloured.
 """
 
+import json
 import os
 import sys
 import unicodedata
@@ -106,7 +107,12 @@ def json_was_written() -> bool:
 def write_json(model: BaseModel) -> None:
     """Write the one JSON object of this invocation, indented when a person looks at it."""
     _written.append(True)
-    write(model.model_dump_json(indent=2 if sys.stdout.isatty() else None))
+    indent = 2 if sys.stdout.isatty() else None
+    try:
+        text = model.model_dump_json(indent=indent)
+    except ValueError:  # half a surrogate pair, from somebody's file: JSON can escape it, UTF-8 cannot
+        text = json.dumps(model.model_dump(), indent=indent)
+    write(text)
 
 
 def write(line: str = "") -> None:

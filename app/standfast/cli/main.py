@@ -37,7 +37,7 @@ from standfast.cli.common import (
     write,
     write_json,
 )
-from standfast.errors import StandfastError
+from standfast.errors import BadInput, StandfastError
 from standfast.layout import DEFAULT_STATE, checked_path, running_release
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     as_json = "--json" in takewhile(lambda argument: argument != "--", argv)
     try:
+        _refuse_no_text(argv)
         # Not `.main()`: it would turn an interruption and a closed pipe into exit codes of its own.
         command = get_command(root)
         with command.make_context("standfast", list(argv)) as ctx:
@@ -185,6 +186,15 @@ def _run(argv: list[str]) -> int:
         code = error.exit_code if isinstance(error, StandfastError) else EXIT_UNEXPECTED
         return _failed(refusal(error), code, False if known and code != EXIT_UNEXPECTED else None, as_json)
     return 0
+
+
+def _refuse_no_text(argv: Sequence[str]) -> None:
+    """Raise BadInput for bytes that are no UTF-8: neither the store nor a JSON object can hold them."""
+    for number, argument in enumerate(argv, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"argument {number} is not UTF-8 text: {argument!r}") from None
 
 
 def _usage(error: typer.TyperException, argv: list[str], *, as_json: bool) -> int:
