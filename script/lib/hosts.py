@@ -9,6 +9,12 @@
 
 A host's container is called PREFIX-GROUP-NAME; the group (default `hand`; molecule: the scenario) keeps
 apart hosts that belong to different runs. Without --network a host has no network at all.
+
+    script/host boot shop
+    script/host play playbooks/install.yml -i inventories/yours/hosts.yml --limit shop --check --diff
+    script/host --group hand exec shop lucy-agent health
+
+`play` adds its hosts to the group `agents`, beside what your inventory says of them; name yours the same.
 """
 
 from __future__ import annotations
@@ -293,7 +299,7 @@ def _create(group: Group, _: argparse.Namespace) -> None:
 
 
 def _play(group: Group, options: argparse.Namespace) -> None:
-    os.execvp("ansible-playbook", ["ansible-playbook", "-i", str(_inventory(group)), *options.words])
+    os.execvp("ansible-playbook", ["ansible-playbook", *options.words, "-i", str(_inventory(group))])
 
 
 def _exec(group: Group, options: argparse.Namespace) -> None:

@@ -57,7 +57,7 @@ def _render(found: Inspected) -> None:
     if found.unknown_here:
         write()
         rows = [[one.operation, one.reference] for one in found.unknown_here]
-        table(["NOT KNOWN HERE", "RECEIPT"], rows)
+        table(["NOT SENT BY THESE RECORDS", "RECEIPT"], rows)
     write()
     if found.plan is None:
         write("would write a plan to fill in")

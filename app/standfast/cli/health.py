@@ -70,10 +70,9 @@ def _channel(found: Channel | None) -> str:
 
 
 def _spending(found: Spending) -> str:
-    return (
-        f"{found.spent_cents} cents spent and {found.reserved_cents} reserved"
-        f" of {found.ceiling_cents} on {found.day}"
-    )
+    # 0: nothing was approved yet, so no ceiling of shop.toml was in use.
+    limit = f" of {found.ceiling_cents}" if found.ceiling_cents else ""
+    return f"{found.spent_cents} cents spent and {found.reserved_cents} reserved{limit} on {found.day}"
 
 
 def _model(found: UsageToday | None) -> str:

@@ -19,16 +19,21 @@ from standfast.operations.recovery.questions import (
     refuse_without_terminal,
 )
 
-app = group("Recover the account by a reviewed plan, and resume.")
+app = group(
+    "Apply a reviewed plan in one transaction and resume; the same plan again changes nothing.\n\n\b\n"
+    "Everything is checked first: the bytes against the digest, the operator, the pause and its epoch, the\n"
+    "age of the observation, the supplier's receipts, every count and every delivery.\n"
+    "--check shows all that would change. Paths are absolute: the operator's command runs elsewhere."
+)
 app.info.no_args_is_help = False
 
 
 @app.callback(
     invoke_without_command=True,
     epilog=examples(
-        "standfast --check recover --plan plan.json --digest 3f0c... --operator lucy",
-        "standfast recover --plan plan.json --digest 3f0c... --operator lucy",
-        "standfast recover edit-plan plan.json",
+        "standfast recover edit-plan /srv/lucy/state/plan.json",
+        "standfast --check recover --plan /srv/lucy/state/plan.json --digest 3f0c... --operator lucy",
+        "standfast recover --plan /srv/lucy/state/plan.json --digest 3f0c... --operator lucy",
     ),
 )
 def recover(
@@ -41,13 +46,6 @@ def recover(
         str | None, typer.Option(help="Who says so; one of [operators] in shop.toml.")
     ] = None,
 ) -> None:
-    """Apply the plan in one transaction and resume; the same plan again changes nothing.
-
-    \b
-    Everything is checked first: the bytes against the digest, the operator, the pause and its epoch, the
-    age of the observation, the supplier's receipts, every count and every delivery.
-    --check shows all that would change.
-    """
     if ctx.invoked_subcommand is not None:
         return
     if plan is None or digest is None or operator is None:
@@ -65,7 +63,7 @@ def recover(
     emit(ctx, found, lambda: _render(found))
 
 
-@app.command("edit-plan", epilog=examples("standfast recover edit-plan plan.json"))
+@app.command("edit-plan", epilog=examples("standfast recover edit-plan /srv/lucy/state/plan.json"))
 def edit_plan(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `account inspect` wrote.")],
@@ -122,3 +120,4 @@ def _render_edited(found: Edited) -> None:
         table(["WOULD ASK"], [[one] for one in found.unanswered] or [["nothing that is not answered yet"]])
         return
     facts([("plan", found.plan), ("observed", found.observed_at), ("digest", found.digest)])
+    write(f"next: standfast recover --plan {printable(found.plan)} --digest {found.digest} --operator NAME")

@@ -35,10 +35,12 @@ def build(
         Path, typer.Option("--output", "-o", metavar="DIR", help="Where the archive goes.")
     ] = Path("dist"),
     platforms: Annotated[
-        list[PlatformName] | None, typer.Option("--platform", help="A platform to carry wheels for [x86_64].")
+        list[PlatformName] | None,
+        typer.Option("--platform", metavar="NAME", help="x86_64 (the default) or aarch64. May be repeated."),
     ] = None,
     extras: Annotated[
-        list[str] | None, typer.Option("--extra", metavar="NAME", help="An extra to include.")
+        list[str] | None,
+        typer.Option("--extra", metavar="NAME", help="An extra to include: live, supplier. May be repeated."),
     ] = None,
     commit: Annotated[
         str | None, typer.Option(metavar="REVISION", help="Build this commit instead of a clean HEAD.")

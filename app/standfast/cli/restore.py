@@ -45,7 +45,12 @@ def _render(found: RestoreResult) -> None:
             ("from", f"{found.source}, sha256 {found.source_sha256}"),
             ("epoch before", found.epoch_before or f"lost: {found.lost}"),
             ("epoch", f"{found.epoch}, paused" if found.epoch else "a new one, paused"),
-            ("kept", found.safety_backup or found.evidence or ("" if found.check else "nothing was there")),
+            (
+                "kept",
+                found.safety_backup
+                or found.evidence
+                or ("the present state, as a new backup" if found.check else "nothing was there"),
+            ),
             ("interrupted", ", ".join(found.interrupted) or "no work"),
             ("revoked", ", ".join(found.revoked_orders) or "no order"),
         ]
