@@ -120,4 +120,3 @@ def _render_edited(found: Edited) -> None:
         table(["WOULD ASK"], [[one] for one in found.unanswered] or [["nothing that is not answered yet"]])
         return
     facts([("plan", found.plan), ("observed", found.observed_at), ("digest", found.digest)])
-    write(f"next: standfast recover --plan {printable(found.plan)} --digest {found.digest} --operator NAME")
