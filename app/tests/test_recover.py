@@ -373,6 +373,7 @@ class TestInspection:
         paused.plan_file("link").symlink_to("/nowhere/plan.json")
         refused(paused, "out_taken", lambda: paused.inspect_here("link"))
         malformed(paused, "no folder", lambda: paused.inspect_here("absent/plan.json"))
+        malformed(paused, "no folder", lambda: paused.inspect_here("plan.json/within.json"))
 
     def test_no_token_is_told(self, shop: Day) -> None:
         assert TOKEN not in shop.inspect_here().model_dump_json() + shop.plan_file().read_text()

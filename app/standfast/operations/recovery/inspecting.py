@@ -4,6 +4,8 @@ From the rotation on the account refuses every client of an earlier epoch, so no
 can change any more. What arrived and what is in the freezer no supplier can tell: the plan leaves it open.
 """
 
+import getpass
+import os
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -80,7 +82,7 @@ def inspect(
     """
     shop = shop_config(layout)
     shop.policy.refuse_unless_operator(wanted.operator)
-    _refuse_taken(wanted.out)
+    _refuse_place(wanted.out)
     with reading(layout) as connection:
         epoch = awaiting(connection, layout.marker).epoch
         found = account.account()
@@ -141,7 +143,13 @@ def interrupted(connection: sqlite3.Connection) -> dict[str, str]:
     return dict(rows.fetchall())
 
 
-def _refuse_taken(path: Path) -> None:
+def _refuse_place(path: Path) -> None:
+    """Before the account is fenced: with a plan that cannot be written, half of the work would be done."""
+    if not os.access(path.parent, os.W_OK | os.X_OK) or not path.parent.is_dir():
+        raise BadInput(
+            f"out: {path.parent} is no folder in which {getpass.getuser()} may write; name an absolute path,"
+            " for example in the state directory"
+        )
     if path.exists() or path.is_symlink():
         raise Refused(
             "out_taken",
@@ -149,15 +157,13 @@ def _refuse_taken(path: Path) -> None:
             observed=str(path),
             remedy="name another file with --out",
         )
-    if not path.parent.is_dir():
-        raise BadInput(f"out: there is no folder {path.parent}")
 
 
 def _write(path: Path, data: bytes) -> None:
     try:
         create_file(path, data, 0o600)
     except FileExistsError:
-        _refuse_taken(path)
+        _refuse_place(path)
     except OSError as error:
         raise StandfastError(
             f"the account was rotated, but the plan could not be written to {path}: {error.strerror};"
