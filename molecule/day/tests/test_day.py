@@ -1,0 +1,415 @@
+"""A day in the shop: a backup in the morning, its state lost at noon, and nothing paid or done twice.
+
+Everything through the installed service, the playbooks and the runbooks' own blocks. The tests go on from
+each other, in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from typing import TYPE_CHECKING, Any
+
+from account import URL, give, put_in_place
+from archives import consistent
+from conftest import books
+from evidence import canary, good, receipts, running
+from target import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from account import Account
+    from old_worker import OldWorker
+    from runbook import Executor
+    from target import Controller, Host
+
+SENTENCE = "runtime paused or replaced by restore"
+COUNTED = {"vanilla": 8, "strawberry": 1, "chocolate": 9}
+LOCK_SECONDS = 8
+# A killed run's lock lasts so long; the usual five minutes are too long to wait for here.
+SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
+
+
+def stock(host: Host) -> dict[str, dict[str, Any]]:
+    return {one["sku"]: one for one in host.cli("stock", "list")["products"]}
+
+
+def order(host: Host, identity: str) -> dict[str, Any]:
+    return dict(host.cli("order", "show", identity)["order"])
+
+
+def becomes(host: Host, identity: str, status: str) -> dict[str, Any]:
+    return wait_until(
+        lambda: (seen := order(host, identity))["status"] == status and seen, 60, f"{identity} is {status}"
+    )
+
+
+def ctl(host: Host, verb: str) -> None:
+    host.run(["lucy-agent", "systemctl", verb, "lucy-agent"], timeout=120)
+
+
+def falls(host: Host, sku: str, tubs: int) -> dict[str, Any]:
+    """The product is counted up, and sold down again: the draft that the service then proposes by itself."""
+    host.cli("stock", "adjust", "--reason", "found", "--event-id", f"found-{sku}", "--", sku, str(tubs))
+    canary(host, running(host).main_pid)  # a pass has seen it at its reorder point
+    host.cli("stock", "adjust", "--reason", "sold", "--event-id", f"sold-{sku}", "--", sku, str(-tubs))
+    (draft,) = wait_until(
+        lambda: host.cli("order", "list", "--status", "DRAFT")["orders"], 60, f"{sku} is proposed"
+    )
+    assert (draft["sku"], draft["quantity"]) == (sku, tubs)
+    return dict(draft)
+
+
+def dies(controller: Controller, host: Host, playbook: str, task: str, variables: dict[str, Any]) -> None:
+    """The controller is lost as that task begins; on the host it goes on to its end, and the lock is left."""
+    seen = controller.playbook(playbook, extra_vars={**SHORT, **variables}, kill_at=task, kill_late=1.0)
+    assert seen.killed, seen.output[-3000:]
+    lock = json.loads(host.run(["cat", "/run/standfast/deploy.lock"]).stdout)
+    wait_until(
+        lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
+        60,
+        "its lock has expired",
+    )
+
+
+def test_a_shop_with_an_account(
+    controller: Controller, agent: Host, account: Account, token: str, noted: dict[str, Any]
+) -> None:
+    put_in_place(controller, account.address, token)
+    give(controller, token, {"backup_offhost": "fetch", "recover_operator": "lucy"})
+    counts = {sku: one["on_hand"] for sku, one in stock(agent).items()}
+    assert counts == {"vanilla": 2, "strawberry": 1, "chocolate": 9}
+    noted["inode"] = agent.run(["stat", "--format=%i", "/srv/lucy/state/agent.sqlite"]).stdout
+
+
+def test_the_morning_backup_by_the_page(
+    controller: Controller,
+    agent: Host,
+    runbook: Callable[[str, Host], Executor],
+    old_worker: Callable[[], OldWorker],
+    noted: dict[str, Any],
+) -> None:
+    """It holds an approved order that was not sent yet, and an item RUNNING under a worker that lives on."""
+    vanilla = falls(agent, "vanilla", 6)
+    assert vanilla["total_cents"] == 1800
+    ctl(agent, "stop")
+    agent.cli("order", "approve", vanilla["digest"], "--operator", "lucy")
+    agent.cli("work", "add", "How is the strawberry?", "--session", "counter")
+    worker = old_worker()
+    assert worker.tries("write") == "written"
+    runbook("backup", agent).run("Preconditions", "Diagnosis", "Act", "Verify")
+    noted.update(vanilla=vanilla["id"], running=worker.work, epoch=worker.epoch)
+    (entry,) = agent.cli("backup", "list")["backups"]
+    noted["morning"] = entry["name"]
+    assert entry["verified"]["ok"] is True
+    last = list(receipts(agent).values())[-1]
+    assert (last["operation"], last["verdict"]) == ("backup", "done")
+    fetched = controller.folder / "backups/agent/lucy-agent" / entry["name"]
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in fetched.iterdir()} == {
+        "snapshot.sqlite": 0o600,
+        "manifest.json": 0o600,
+    }
+    assert stat.S_IMODE(fetched.stat().st_mode) == 0o700
+    assert hashlib.sha256((fetched / "snapshot.sqlite").read_bytes()).hexdigest() == entry["sha256"]
+    assert agent.run("ls /var/lib/standfast").stdout.split() == [
+        "instances",
+        "lingering",
+        "outgoing",
+        "records",
+    ]
+    assert agent.run("ls -A /var/lib/standfast/outgoing").stdout == ""
+
+
+def test_a_young_backup_is_enough_when_asked_so(controller: Controller, agent: Host) -> None:
+    """Then nothing is left to do: no change, no receipt, and the timers are as they were."""
+    before = len(receipts(agent))
+    good(controller.playbook("backup", "--diff", extra_vars={"backup_max_age": 3600}), changed=0)
+    assert len(receipts(agent)) == before
+
+
+def test_the_timers_back_up_and_rehearse_by_themselves(agent: Host, noted: dict[str, Any]) -> None:
+    """Run as they will be at night: shut in, and without the service's credentials."""
+    timers = agent.as_user("lucy", ["systemctl", "--user", "list-timers", "--no-legend", "--all"]).stdout
+    assert {"lucy-agent-backup.timer", "lucy-agent-rehearse.timer"} <= set(timers.split())
+    for job in ("backup", "rehearse"):
+        agent.as_user("lucy", ["systemctl", "--user", "start", f"lucy-agent-{job}.service"], timeout=120)
+    newest, morning = agent.cli("backup", "list")["backups"]
+    assert morning["name"] == noted["morning"]
+    assert newest["rehearsed"]["ok"] is True
+    last = list(receipts(agent).values())[-1]
+    assert (last["operation"], last["verdict"]) == ("rehearse", "done")
+
+
+def test_what_came_after_the_backup(agent: Host, account: Account, noted: dict[str, Any]) -> None:
+    """Vanilla is accepted and delivered, strawberry is proposed, approved and accepted: 2,600 cents."""
+    ctl(agent, "start")
+    becomes(agent, noted["vanilla"], "CONFIRMED")
+    agent.cli("order", "deliver", noted["vanilla"], "--operator", "lucy")
+    strawberry = falls(agent, "strawberry", 4)
+    assert strawberry["total_cents"] == 800
+    agent.cli("order", "approve", strawberry["digest"], "--operator", "lucy")
+    becomes(agent, strawberry["id"], "CONFIRMED")
+    noted["strawberry"] = strawberry["id"]
+    accepted = {one["operation_id"]: one["total_cents"] for one in account.receipts()}
+    assert accepted == {noted["vanilla"]: 1800, noted["strawberry"]: 800}
+    assert {sku: one["on_hand"] for sku, one in stock(agent).items()} == COUNTED
+
+
+def test_the_controller_is_lost_in_the_middle_of_the_restore(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    """What it began goes on or not: the store is the old one or the new one, and the next run finishes it."""
+    task = "Restore | The backup is in the place of the state, paused"
+    dies(controller, agent, "restore", task, {"restore_from": noted["morning"]})
+
+
+def test_the_morning_is_restored_by_the_page_and_paused(
+    controller: Controller,
+    agent: Host,
+    runbook: Callable[[str, Host], Executor],
+    old_worker: Callable[[], OldWorker],
+    noted: dict[str, Any],
+) -> None:
+    (controller.folder / "chosen-backup.txt").write_text(noted["morning"] + "\n")
+    runbook("restore", agent).run("Preconditions", "Diagnosis", "Act", "Verify")
+    assert agent.run(["stat", "--format=%i", "/srv/lucy/state/agent.sqlite"]).stdout == noted["inode"]
+    health = agent.cli("health", rc=4)
+    assert health["paused"] is True
+    assert health["epoch"] != noted["epoch"]
+    assert running(agent).restarts == 0
+    assert old_worker().tries("see") == f"{health['epoch']} paused"
+    assert old_worker().tries("write") == SENTENCE
+    last = list(receipts(agent).values())[-1]
+    assert (last["operation"], last["verdict"]) == ("restore", "done")
+    assert {row["name"]: row["observed"] for row in last["checks"]}["epoch"] == health["epoch"]
+    assert order(agent, noted["vanilla"])["status"] == "REVOKED"
+    assert {sku: one["on_hand"] for sku, one in stock(agent).items()} == {**COUNTED, "vanilla": 2}
+
+
+def test_the_restore_again_changes_nothing(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    before, state = len(receipts(agent)), running(agent)
+    good(controller.playbook("restore", "--diff", extra_vars={"restore_from": noted["morning"]}), changed=0)
+    assert len(receipts(agent)) == before
+    assert running(agent) == state
+
+
+def test_a_request_made_while_paused_waits(agent: Host, noted: dict[str, Any]) -> None:
+    noted["waiting"] = agent.cli("work", "add", "How is the stock?", "--session", "window")["work"]
+    refused = agent.cli("canary", rc=3)
+    assert refused["refused"]["code"] == "paused"
+    assert agent.cli("work", "show", noted["waiting"])["work"]["status"] == "READY"
+
+
+def test_the_state_is_older_than_the_world_by_the_page(
+    agent: Host, runbook: Callable[[str, Host], Executor]
+) -> None:
+    before = books(agent)
+    runbook("state-older-than-the-world", agent).run()
+    assert books(agent) == before
+
+
+def test_the_account_is_inspected_by_the_page(
+    controller: Controller,
+    agent: Host,
+    runbook: Callable[[str, Host], Executor],
+    old_worker: Callable[[], OldWorker],
+    noted: dict[str, Any],
+) -> None:
+    """From here on the account refuses the old client; the plan asks what no supplier can tell."""
+    runbook("recover-the-account", agent).run("Preconditions", "Diagnosis", "Act: inspect")
+    assert old_worker().tries("order").startswith("stale_epoch")
+    (plan,) = (controller.folder / "plans/agent").iterdir()
+    assert stat.S_IMODE(plan.stat().st_mode) == 0o600
+    noted["plan"] = plan
+    content = json.loads(plan.read_text())
+    assert content["receipts"] == sorted([noted["vanilla"], noted["strawberry"]])
+    assert {one["on_hand"] for one in content["inventory"].values()} == {None}
+    assert {one["received"] for one in content["deliveries"].values()} == {None}
+    assert content["interrupted"] == {noted["running"]: "report"}
+    assert agent.run("ls /srv/lucy/state | grep plan", check=False).stdout == ""
+
+
+def filled(plan: Path, noted: dict[str, Any]) -> dict[str, Any]:
+    """What a look into the freezer tells: vanilla has come, strawberry has not."""
+    content: dict[str, Any] = json.loads(plan.read_text())
+    for sku, one in content["inventory"].items():
+        one["on_hand"] = COUNTED[sku]
+    for operation, one in content["deliveries"].items():
+        one["received"] = operation == noted["vanilla"]
+    return content
+
+
+def test_a_plan_that_is_not_right_is_refused_and_changes_nothing(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    """Incomplete, stale, of another operator, or other bytes than were reviewed."""
+    before, known = books(agent), len(receipts(agent))
+    right = filled(noted["plan"], noted)
+    wrong = {
+        "incomplete": (json.loads(noted["plan"].read_text()), "lucy", 2),
+        "stale": ({**right, "observed_at": "2026-01-01T00:00:00Z"}, "lucy", 3),
+        "mallory": (right, "mallory", 3),
+    }
+    for name, (content, operator, rc) in wrong.items():
+        path = f"/srv/lucy/state/{name}.json"
+        text = json.dumps(content)
+        agent.as_user("lucy", ["tee", path], stdin=text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        agent.cli("recover", "--plan", path, "--digest", digest, "--operator", operator, rc=rc)
+        agent.run(["rm", path])
+        assert books(agent) == before, name
+    # One byte, through the playbook: it is not even copied.
+    changed = controller.folder / "changed.json"
+    changed.write_text(json.dumps(right) + " ")
+    digest = hashlib.sha256(json.dumps(right).encode()).hexdigest()
+    given = {"recover_plan": str(changed), "recover_digest": digest}
+    play = controller.playbook("recover", extra_vars=given)
+    assert play.rc != 0
+    assert "not the reviewed one" in play.output
+    # And another operator, through the playbook: asked on the host, and refused before anything is changed.
+    changed.write_text(json.dumps(right))
+    play = controller.playbook("recover", extra_vars={**given, "recover_operator": "mallory"})
+    assert play.rc != 0
+    assert "Refused: " in play.output
+    assert books(agent) == before
+    kept = [one for one in receipts(agent).values() if one["operation"] == "recover"]
+    assert [one["verdict"] for one in kept] == ["refused"]
+    assert len(receipts(agent)) == known + 1
+
+
+def test_the_right_plan_is_applied_once_by_the_page(
+    agent: Host,
+    runbook: Callable[[str, Host], Executor],
+    old_worker: Callable[[], OldWorker],
+    account: Account,
+    noted: dict[str, Any],
+) -> None:
+    page = runbook("recover-the-account", agent)
+    text = json.dumps(filled(noted["plan"], noted))
+    noted["plan"].write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (page.controller.folder / "plan-digest.txt").write_text(f"{digest}\n")
+    given = {"recover_plan": str(noted["plan"]), "recover_digest": digest}
+    # The controller is lost as the plan is being applied: the page's own run goes on from there.
+    dies(page.controller, agent, "recover", "Apply | It is applied", given)
+    page.run("Act: apply", "Verify")
+    noted["given"] = given
+    orders = {one["id"]: one for one in agent.cli("order", "list")["orders"]}
+    assert {one: orders[one]["status"] for one in (noted["vanilla"], noted["strawberry"])} == {
+        noted["vanilla"]: "DELIVERED",
+        noted["strawberry"]: "CONFIRMED",
+    }
+    assert sum(one["spent_cents"] for one in orders.values()) == 2600
+    assert agent.cli("health")["spending"]["spent_cents"] == 2600
+    now = stock(agent)
+    assert {sku: one["on_hand"] for sku, one in now.items()} == COUNTED
+    assert now["strawberry"]["on_order"] == 4
+    (report,) = agent.cli("report", "list", "--work", noted["running"])["reports"]
+    assert "restored from a backup" in report["body"]
+    assert old_worker().tries("write") == SENTENCE
+    assert len(account.receipts()) == 2
+    last = list(receipts(agent).values())[-1]
+    assert (last["operation"], last["verdict"]) == ("recover", "done")
+    assert last["canary"]["run"]["pid"] == running(agent).main_pid
+
+
+def test_the_request_that_waited_is_finished(agent: Host, noted: dict[str, Any]) -> None:
+    wait_until(
+        lambda: agent.cli("work", "show", noted["waiting"])["work"]["status"] == "DONE", 60, "it is finished"
+    )
+
+
+def test_the_plan_again_is_a_duplicate(controller: Controller, agent: Host, noted: dict[str, Any]) -> None:
+    before = len(receipts(agent))
+    good(controller.playbook("recover", "--diff", extra_vars=noted["given"]), changed=0)
+    assert len(receipts(agent)) == before
+
+
+def test_a_rehearsal_by_the_page_and_the_status_tells_of_it(
+    agent: Host, controller: Controller, runbook: Callable[[str, Host], Executor]
+) -> None:
+    runbook("rehearse", agent).run()
+    status = controller.playbook("status")
+    told = " ".join(status.output.split())
+    assert "backup /srv/lucy/backups/" in told
+    assert "rehearsal good" in told
+    copies = [
+        path.name for path in (controller.folder / "receipts/agent").iterdir() if "rehearse" in path.name
+    ]
+    assert len(copies) == 1
+
+
+def recovered(host: Host, inventory: Mapping[str, int], received: Callable[[str], bool]) -> dict[str, Any]:
+    """As an operator would at the host's own terminal, for what is not told by a page a second time."""
+    path = "/srv/lucy/state/by-hand.json"
+    host.cli("account", "inspect", "--operator", "lucy", "--out", path)
+    content = json.loads(host.run(["cat", path]).stdout)
+    content["inventory"] = {sku: {"on_hand": count} for sku, count in inventory.items()}
+    for operation, one in content["deliveries"].items():
+        one["received"] = received(operation)
+    text = json.dumps(content)
+    host.as_user("lucy", ["tee", path], stdin=text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    result = host.cli("recover", "--plan", path, "--digest", digest, "--operator", "lucy")
+    host.run(["rm", path])
+    return result
+
+
+def test_a_lost_marker_by_the_page(
+    agent: Host, runbook: Callable[[str, Host], Executor], noted: dict[str, Any]
+) -> None:
+    epoch = agent.cli("health")["epoch"]
+    agent.run("rm /srv/lucy/state/agent.authority")
+    runbook("marker-missing", agent).run()
+    assert agent.cli("health", rc=4)["epoch"] != epoch
+    done = recovered(agent, COUNTED, lambda operation: operation == noted["vanilla"])
+    assert (done["status"], done["orders"], done["spent_cents"]) == ("ACTIVE", 2, 2600)
+    canary(agent, running(agent).main_pid)
+
+
+def test_another_release_takes_the_timers_along(controller: Controller, agent: Host) -> None:
+    """They name the release that they run; an edited one would be refused, so they are written anew."""
+    archive = consistent(controller.archive, controller.folder / "dist/other.tar", rollback_floor="0.0.9")
+    good(controller.playbook("install", extra_vars={"release_archive": str(archive)}))
+    current = agent.run(["readlink", "/srv/lucy/current"]).stdout.strip()
+    for job in ("backup", "rehearse"):
+        text = agent.run(["cat", f"/home/lucy/.config/systemd/user/lucy-agent-{job}.service"]).stdout
+        assert f"/srv/lucy/{current}/venv/bin/python" in text
+    agent.as_user("lucy", ["systemctl", "--user", "start", "lucy-agent-backup.service"], timeout=120)
+    assert agent.cli("backup", "list")["backups"][0]["release"] == current.removeprefix("releases/")
+
+
+def test_the_move_to_a_new_host_by_the_page(
+    controller: Controller,
+    hosts: dict[str, Host],
+    token: str,
+    runbook: Callable[[str, Host], Executor],
+    noted: dict[str, Any],
+) -> None:
+    """The new host goes on with the whole history; the old one is stopped, and refused from then on."""
+    new = hosts["new"]
+    controller.write_inventory("new", {"new": {}})
+    pairs = json.dumps({"STANDFAST_SUPPLIER_URL": URL, "STANDFAST_SUPPLIER_TOKEN": token})
+    new.run("umask 077 && cat > /root/agent-env.json", stdin=pairs)
+    runbook("move-to-a-new-host", new).run()
+    assert hosts["agent"].user_service("lucy", "lucy-agent.service").active == "inactive"
+    assert new.run("ls /var/lib/standfast/incoming", check=False).stdout == ""
+    done = recovered(new, COUNTED, lambda operation: operation == noted["vanilla"])
+    assert (done["orders"], done["spent_cents"], done["imported"]) == (2, 2600, [])
+    canary(new, running(new).main_pid)
+    assert order(new, noted["strawberry"])["status"] == "CONFIRMED"
+    assert stock(new)["strawberry"]["on_order"] == 4
+
+
+def test_the_records_are_whole_and_the_timers_go_with_the_instance(
+    controller: Controller, agent: Host
+) -> None:
+    assert agent.cli("receipt", "verify")["verified"] is True
+    good(controller.playbook("uninstall"))
+    units = agent.run("find /home/lucy/.config/systemd/user -name 'lucy-agent*'").stdout
+    assert units == ""
