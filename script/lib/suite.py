@@ -31,9 +31,9 @@ COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
 WORKERS = 2
 # The longest first, so that two workers end at about the same time.
-ORDER = ("install", "runbooks", "refusals", "instances", "authority")
+ORDER = ("install", "day", "runbooks", "refusals", "instances", "authority")
 # The scenarios that have a supplier's host: they need its archive, too.
-WITH_SUPPLIER = ("authority",)
+WITH_SUPPLIER = ("authority", "day")
 PART_TIMEOUT = 1800
 LONGER = 3
 """How many times that a part of a full run may take, with its long loops."""

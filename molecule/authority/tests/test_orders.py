@@ -7,14 +7,13 @@ the account's token; the hosts' processes are among the machine's.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from account import Account, address_for, give, put_in_place
 from evidence import canary, good, receipts, running
 from target import wait_until
 
@@ -24,18 +23,7 @@ if TYPE_CHECKING:
     from runbook import Executor
     from target import Controller, Host
 
-URL = "http://supplier.test:8440"
 SKU = "chocolate"
-
-# Asks the supplier on its own host, as root, with the token that is there: it is no argument of any command.
-ASK = """
-import json, pathlib, sys, urllib.request
-address, method, path, body = sys.argv[1:]
-token = pathlib.Path("/srv/supplier/token").read_text().strip()
-headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
-request = urllib.request.Request(address + path, body.encode() or None, headers, method=method)
-print(urllib.request.urlopen(request, timeout=10).read().decode())
-"""
 
 
 class Watcher(threading.Thread):
@@ -83,24 +71,18 @@ def supplier(hosts: dict[str, Host]) -> Host:
 
 @pytest.fixture(scope="module")
 def address(agent: Host) -> str:
-    """The supplier's address on the network, as the agent's host knows it."""
-    return agent.run(["getent", "ahostsv4", "supplier.test"]).stdout.split()[0]
+    return address_for(agent)
 
 
 @pytest.fixture(scope="module")
 def ask(supplier: Host, address: str) -> Callable[..., dict[str, Any]]:
-    def asked(method: str, path: str, body: str = "") -> dict[str, Any]:
-        words = ["python3", "-I", "-c", ASK, f"http://{address}:8440", method, path, body]
-        answer: dict[str, Any] = json.loads(supplier.run(words).stdout)
-        return answer
-
-    return asked
+    return Account(supplier, address).ask
 
 
 @pytest.fixture(scope="module")
-def ledger(ask: Callable[..., dict[str, Any]]) -> Callable[[], list[dict[str, Any]]]:
+def ledger(supplier: Host, address: str) -> Callable[[], list[dict[str, Any]]]:
     """Everything that the supplier accepted."""
-    return lambda: list(ask("GET", "/receipts")["receipts"])
+    return Account(supplier, address).receipts
 
 
 @pytest.fixture
@@ -158,36 +140,33 @@ def test_the_watcher_sees_arguments_on_the_hosts(supplier: Host) -> None:
 
 
 def test_a_supplier_on_its_own_host(controller: Controller, supplier: Host, token: str, address: str) -> None:
-    archive = Path(os.environ["STANDFAST_SUPPLIER_ARCHIVE"])
-    shutil.copy2(archive, controller.folder / "dist" / archive.name)
-    file = controller.folder / "supplier-token"
-    file.write_text(token + "\n")
-    file.chmod(0o600)
-    variables = {
-        "release_archive": f"dist/{archive.name}",
-        "supplier_token_file": str(file),
-        "supplier_listen": address,
-        "supplier_faults": True,
-    }
-    controller.write_inventory("supplier", {"supplier": {}}, variables, group="suppliers")
-    play = controller.playbook("supplier", "--diff", inventory="supplier")
-    good(play)
-    assert token not in play.output
+    put_in_place(controller, address, token)
     active = supplier.run(["systemctl", "is-active", "supplier.service"]).stdout.strip()
     assert active == "active"
 
 
 def test_the_agent_is_given_the_account(controller: Controller, agent: Host, token: str) -> None:
-    file = controller.folder / "agent-env.yml"
-    file.write_text(json.dumps({"STANDFAST_SUPPLIER_URL": URL, "STANDFAST_SUPPLIER_TOKEN": token}))
-    file.chmod(0o600)
     before = running(agent)
-    controller.write_inventory("yours", {"agent": {}}, {"state_env_file": str(file)})
-    play = controller.playbook("install", "--diff")
-    good(play)
-    assert token not in play.output
+    give(controller, token)
     assert running(agent).main_pid != before.main_pid
     assert orders(agent, "DRAFT") == []
+
+
+def test_its_runs_leave_receipts(controller: Controller, supplier: Host) -> None:
+    """One for what was done, none for nothing, one on the controller for what was refused."""
+    (receipt,) = receipts(supplier, "/srv/supplier").values()
+    assert (receipt["operation"], receipt["verdict"], receipt["instance"]) == ("install", "done", "supplier")
+    assert receipt["unit"]["active_state"] == "active"
+    account = [check["observed"] for check in receipt["checks"] if check["name"] == "account"]
+    assert account == ["supplier.service answers 200 with the token, 401 without it"]
+    good(controller.playbook("supplier", inventory="supplier"), changed=0)
+    assert len(receipts(supplier, "/srv/supplier")) == 1
+    wrong = {"release_archive": str(controller.archive)}
+    play = controller.playbook("supplier", inventory="supplier", extra_vars=wrong)
+    assert play.rc != 0
+    assert "does not carry the extra supplier" in play.output
+    copied = sorted(path.name for path in (controller.folder / "receipts/supplier").iterdir())
+    assert [name.rpartition("-")[0] for name in copied] == ["supplier-000001", "supplier-refused-install"]
 
 
 @pytest.fixture(scope="module")
