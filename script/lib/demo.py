@@ -3,41 +3,39 @@
     script/demo            build a release, boot a bare host without a network, install it through
                            playbooks/install.yml, wait for the scheduled brief, kill the process, reboot the
                            host: new work is finished each time
-    script/demo --clean    remove the host and everything else that the demonstration made
+    script/demo --day      another story, on two hosts: a backup, a lost state, a paused restore, and a
+                           recovery by an exact plan; nothing is paid twice
+    script/demo --clean    remove the hosts and everything else that the demonstrations made
 
-Takes about four minutes the first time (packages, the host's image), two later. A run replaces the host of an
-earlier one. Nothing listens on a port and nothing outside this checkout is changed but Debian packages that
-containers need.
+Takes about four minutes the first time (packages, the host's image), two later. A run replaces the hosts of
+an earlier one. Nothing listens on a port and nothing outside this checkout is changed but Debian packages
+that containers need.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import bundle
+import demo_day
 import images
 from hosts import Group, HostSpec, wait_booted
 from sandbox import CHECKOUT, SandboxError, enter, podman, settle
+from telling import DemoError, Progress, Shop, play, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 GROUP = Group("demo")
 HOST = "shop"
 FOLDER = CHECKOUT / "build/demo"
-AGENT = "/usr/local/bin/lucy-agent"
 STEPS = 7
-# A brief is due every minute; a restart after a kill takes RestartSec (10 s) first.
-PATIENCE = 150.0
+SHOP = Shop(GROUP, HOST)
 
 AFTERWARDS = f"""
 look around:  script/host --group demo login {HOST}
@@ -49,52 +47,9 @@ clean up:     script/demo --clean
 """
 
 
-class DemoError(Exception):
-    """A step did not show what it should; the message says what was seen."""
-
-
-class Progress:
-    """A numbered line for each step, with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.number = 0
-
-    def step(self, text: str) -> None:
-        self.number += 1
-        print(f"\ndemo {self.number}/{STEPS} [{time.monotonic() - self.started:4.0f} s] {text}", flush=True)
-
-    def say(self, text: str) -> None:
-        print("\n".join(f"  {line}" for line in text.rstrip().splitlines()), flush=True)
-
-
-def on_host(*words: str, check: bool = True) -> str:
-    done = podman("exec", GROUP.container(HOST), *words, check=False)
-    if check and done.returncode != 0:
-        raise DemoError(f"`{' '.join(words)}` ended with {done.returncode}: {done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def ask(*words: str) -> dict[str, Any]:
-    """The JSON that the installed command line prints."""
-    answer: dict[str, Any] = json.loads(on_host(AGENT, "--json", *words))
-    return answer
-
-
-def wait_for[T](look: Callable[[], T | None], what: str) -> T:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with contextlib.suppress(DemoError, ValueError):
-            seen = look()
-            if seen:
-                return seen
-        time.sleep(1)
-    raise DemoError(f"not within {PATIENCE:.0f} s: {what}")
-
-
 def briefs() -> list[dict[str, Any]]:
     """Finished work of the brief's schedule, newest first."""
-    done = ask("work", "list", "--status", "DONE")["work"]
+    done = SHOP.ask("work", "list", "--status", "DONE")["work"]
     return [work for work in done if work["session"].startswith("schedule:")]
 
 
@@ -107,7 +62,7 @@ def new_brief(known: set[str]) -> dict[str, Any]:
 
 def written(brief: dict[str, Any]) -> str:
     """The brief as Lucy reads it."""
-    report = ask("report", "list", "--work", brief["id"])["reports"][0]
+    report = SHOP.ask("report", "list", "--work", brief["id"])["reports"][0]
     return (
         f"report {report['id']} of {report['created_at']}, delivery {report['delivery']}:\n\n{report['body']}"
     )
@@ -118,40 +73,19 @@ def finished(brief: dict[str, Any]) -> str:
 
 
 def main_pid() -> int:
-    return int(on_host(AGENT, "systemctl", "show", "--property=MainPID", "--value", "lucy-agent"))
+    return int(SHOP.agent("systemctl", "show", "--property=MainPID", "--value", "lucy-agent"))
 
 
 def install(archive: Path) -> None:
-    inventory = GROUP.inventory(FOLDER / "inventory.json")
+    inventories = (GROUP.inventory(FOLDER / "inventory.json"), "inventories/demo/agents.yml")
     settings = {"release_archive": str(archive), "receipt_controller_folder": str(FOLDER / "receipts")}
-    log = FOLDER / "install.log"
-    with log.open("w") as output:
-        done = subprocess.run(
-            [
-                "ansible-playbook",
-                "-i",
-                inventory,
-                "-i",
-                "inventories/demo/agents.yml",
-                "playbooks/install.yml",
-                "-e",
-                json.dumps(settings),
-            ],
-            cwd=CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode != 0:
-        tail = "\n".join(log.read_text().splitlines()[-40:])
-        raise DemoError(f"playbooks/install.yml ended with {done.returncode}:\n{tail}")
+    play("install", inventories, settings, FOLDER / "install.log")
 
 
 def demonstrate() -> None:
     enter()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    progress = Progress()
+    progress = Progress(STEPS)
     progress.step("building the release from this source tree")
     archive = bundle.ensure()
     progress.say(f"{archive.name}, {archive.stat().st_size / 1e6:.1f} MB")
@@ -163,7 +97,7 @@ def demonstrate() -> None:
     progress.step("installing with playbooks/install.yml (about 40 s)")
     install(archive)
     progress.say("installed; the playbook's output is in build/demo/install.log. Its receipt:")
-    progress.say(on_host(AGENT, "receipt", "show"))
+    progress.say(SHOP.agent("receipt", "show"))
 
     progress.step("waiting for the scheduled brief (one is due every minute)")
     first = new_brief(set())
@@ -172,7 +106,7 @@ def demonstrate() -> None:
     known = {brief["id"] for brief in briefs()}
     progress.step("killing the agent's process (SIGKILL) and waiting for another brief")
     before = main_pid()
-    on_host("kill", "-KILL", str(before))
+    SHOP.run("kill", "-KILL", str(before))
     second = new_brief(known)
     progress.say(f"process {before} was killed; process {main_pid()} finished {finished(second)}")
 
@@ -188,16 +122,18 @@ def demonstrate() -> None:
 
 
 def clean() -> None:
-    """Remove the host, its image (unless other hosts run from it), the release and the copied receipts."""
+    """Remove the hosts, their image (unless others run from it), the releases and the copied receipts."""
     if shutil.which("podman"):
         enter()
         GROUP.remove()
+        demo_day.GROUP.remove()
         podman("image", "rm", images.tag("trixie"), check=False)
         settle()
     shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(demo_day.FOLDER, ignore_errors=True)
     shutil.rmtree(bundle.FOLDER, ignore_errors=True)
     print(
-        "demo: the host, its image, its receipts and the release are gone.\n"
+        "demo: the hosts, their image, their receipts and the releases are gone.\n"
         "Kept: .venv, downloaded wheels (~/.cache/standfast) and the Debian packages that run containers."
     )
 
@@ -206,16 +142,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="script/demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--day", action="store_true", help="tell the day of a lost state")
     parser.add_argument("--clean", action="store_true", help="remove what the demonstration made")
     options = parser.parse_args()
     os.chdir(CHECKOUT)
     try:
-        clean() if options.clean else demonstrate()
+        if options.clean:
+            clean()
+        elif options.day:
+            demo_day.demonstrate()
+        else:
+            demonstrate()
     except (DemoError, SandboxError, subprocess.CalledProcessError) as problem:
         print(f"demo: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("demo: stopped; the host stays as it is. script/demo --clean removes it.", file=sys.stderr)
+        print("demo: stopped; the hosts stay as they are. script/demo --clean removes them.", file=sys.stderr)
         return 130
     return 0
 
