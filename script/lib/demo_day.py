@@ -26,6 +26,7 @@ ADDRESSES = {"shop": 10, "supplier": 11}
 URL = "http://supplier.test:8440"
 SHOP = Shop(GROUP, "shop")
 STEPS = 9
+LOW = ("vanilla", "strawberry")
 COUNTED = {"vanilla": 8, "strawberry": 1, "chocolate": 9}
 
 AFTERWARDS = """
@@ -89,15 +90,14 @@ def told_stock() -> str:
     return ", ".join(f"{sku} {one['on_hand']}" for sku, one in stock().items())
 
 
-def low(sku: str, tubs: int) -> dict[str, Any]:
-    """The product falls below its reorder point: the draft that the service then proposes."""
-    SHOP.ask("stock", "adjust", "--reason", "found", "--event-id", f"found-{sku}", "--", sku, str(tubs))
-    SHOP.ask("canary")
-    SHOP.ask("stock", "adjust", "--reason", "sold", "--event-id", f"sold-{sku}", "--", sku, str(-tubs))
-    return wait_for(
-        lambda: next(iter(SHOP.ask("order", "list", "--status", "DRAFT")["orders"]), None),
-        f"{sku} is proposed",
-    )
+def drafts() -> dict[str, dict[str, Any]]:
+    """What the service proposes by itself for the two products that are low, by product."""
+
+    def both() -> dict[str, dict[str, Any]] | None:
+        rows = SHOP.ask("order", "list", "--status", "DRAFT")["orders"]
+        return {one["sku"]: one for one in rows} if len(rows) == len(LOW) else None
+
+    return wait_for(both, "both products that are low are proposed")
 
 
 def status_of(order: str) -> str:
@@ -142,8 +142,9 @@ def the_shop_and_its_supplier(progress: Progress) -> None:
 
 
 def the_morning(progress: Progress) -> tuple[dict[str, Any], OldWorker]:
-    progress.step("morning: vanilla is low; the agent proposes an order, and Lucy approves it")
-    vanilla = low("vanilla", 6)
+    progress.step("morning: two products are low; the agent proposes both, and Lucy approves vanilla")
+    proposed = drafts()
+    vanilla = proposed["vanilla"]
     SHOP.agent("systemctl", "stop", "lucy-agent")
     SHOP.ask("order", "approve", vanilla["digest"], "--operator", "lucy")
     SHOP.ask("work", "add", "How is the strawberry?", "--session", "counter")
@@ -155,15 +156,16 @@ def the_morning(progress: Progress) -> tuple[dict[str, Any], OldWorker]:
     progress.say(
         f"{newest['name']}, {newest['bytes']} bytes, verified; a copy is below build/demo-day/backups"
     )
-    return {"vanilla": vanilla["id"], "morning": newest["name"]}, worker
+    day = {"vanilla": vanilla["id"], "strawberry": proposed["strawberry"], "morning": newest["name"]}
+    return day, worker
 
 
 def the_forenoon(progress: Progress, day: dict[str, Any]) -> None:
-    progress.step("forenoon: vanilla is bought and delivered, strawberry is bought: 2,600 cents")
+    progress.step("forenoon: vanilla is bought and delivered, strawberry approved and bought: 2,600 cents")
     SHOP.agent("systemctl", "start", "lucy-agent")
     until(day["vanilla"], "CONFIRMED")
     SHOP.ask("order", "deliver", day["vanilla"], "--operator", "lucy")
-    strawberry = low("strawberry", 4)
+    strawberry = day["strawberry"]
     SHOP.ask("order", "approve", strawberry["digest"], "--operator", "lucy")
     until(strawberry["id"], "CONFIRMED")
     progress.say(f"{told_orders()}\nin the shop: {told_stock()}")

@@ -108,11 +108,10 @@ def test_the_morning_backup_by_the_page(
     last = list(receipts(agent).values())[-1]
     assert (last["operation"], last["verdict"]) == ("backup", "done")
     fetched = controller.folder / "backups/agent/lucy-agent" / entry["name"]
-    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in fetched.iterdir()} == {
-        "snapshot.sqlite": 0o600,
-        "manifest.json": 0o600,
-    }
-    assert stat.S_IMODE(fetched.stat().st_mode) == 0o700
+    found = [fetched, *fetched.rglob("*")]
+    assert {"snapshot.sqlite", "manifest.json", "shop.toml"} <= {path.name for path in found}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()} == {0o600}
     assert hashlib.sha256((fetched / "snapshot.sqlite").read_bytes()).hexdigest() == entry["sha256"]
     assert agent.run("ls /var/lib/standfast").stdout.split() == [
         "instances",
