@@ -13,12 +13,13 @@ import pytest
 from backing import DANGLING, dated, edit, made, names
 from support import Instance
 
+from standfast.clock import rfc3339
 from standfast.errors import BadInput, Refused
 from standfast.operations.backup import folders
 from standfast.operations.backup.creating import Request, create
-from standfast.operations.backup.folders import MANIFEST, SNAPSHOT, VERIFIED
+from standfast.operations.backup.folders import MANIFEST, REHEARSED, SNAPSHOT, VERIFIED
 from standfast.operations.backup.listing import listing
-from standfast.operations.backup.manifest import read_manifest
+from standfast.operations.backup.manifest import read_manifest, write_result
 from standfast.operations.backup.retention import prune, remove
 from standfast.operations.backup.snapshot import sealed
 from standfast.operations.backup.verifying import verify
@@ -259,6 +260,16 @@ def test_the_last_good_one_stays_however_old(instance: Instance) -> None:
     assert done.good.startswith("000002-")
     assert [name[:6] for name in done.removed] == ["000003", "000001"]
     assert [name[:6] for name in done.kept] == ["000004", "000002"]
+
+
+def test_the_newest_rehearsed_one_stays_too(instance: Instance) -> None:
+    """Only what was rehearsed counts; a rehearsal that failed protects nothing."""
+    for _ in range(5):
+        made(instance)
+    for sequence, ok in ((1, True), (2, True), (3, False)):
+        [path] = instance.layout.backups.glob(f"00000{sequence}-*")
+        write_result(path, REHEARSED, ok=ok, at=rfc3339(time.time()), manifest=(path / MANIFEST).read_bytes())
+    assert kept_after(instance, keep=1) == [5, 2]
 
 
 def test_without_a_good_one_nothing_is_removed(instance: Instance) -> None:

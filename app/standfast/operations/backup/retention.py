@@ -38,7 +38,8 @@ def prune(layout: Layout, *, now: float, keep: int = KEEP, days: float = 0, chec
 
     Newest means the highest sequence, and a backup counts as no older than any with a lower sequence: a clock
     that was wrong removes nothing too early. Before anything is removed the newest backup that verifies is
-    found, and it stays. Raises BadInput; Refused `no_good_backup` (nothing is removed), `backup_running`.
+    found, and it stays; so does the newest whose last rehearsal was good, because only a rehearsed backup
+    counts. Raises BadInput; Refused `no_good_backup` (nothing is removed), `backup_running`.
     """
     if keep < 1 or days < 0:
         raise BadInput("--keep is at least 1, and --days not below 0")
@@ -46,7 +47,12 @@ def prune(layout: Layout, *, now: float, keep: int = KEEP, days: float = 0, chec
     home = folders.backups_folder(layout)
     with folders.alone(home):
         found, _ = kept(home, now)
-        doomed = _doomed(found, keep, timedelta(days=days).total_seconds(), now)
+        rehearsed = next((one for one in found if one.entry.rehearsed and one.entry.rehearsed.ok), None)
+        doomed = [
+            one
+            for one in _doomed(found, keep, timedelta(days=days).total_seconds(), now)
+            if one is not rehearsed
+        ]
         good = None
         if doomed:
             good = _newest_good(found, record=not check)
