@@ -202,7 +202,8 @@ def everything() -> list[Outcome]:
     shutil.rmtree(CHECKOUT / "build/runbooks", ignore_errors=True)
     names = scenarios()
     archives = prepare(names)
-    outcomes = run_all([lint(), *(molecule(name, archives) for name in names), unit(), mutations()])
+    # The unit tests are the longest part: begun last, they would run on alone.
+    outcomes = run_all([unit(), lint(), *(molecule(name, archives) for name in names), mutations()])
     tidy()
     # Which blocks of the runbooks were executed is known only now.
     return [*outcomes, run(coverage())]
