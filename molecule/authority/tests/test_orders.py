@@ -166,7 +166,10 @@ def test_its_runs_leave_receipts(controller: Controller, supplier: Host) -> None
     assert play.rc != 0
     assert "does not carry the extra supplier" in play.output
     copied = sorted(path.name for path in (controller.folder / "receipts/supplier").iterdir())
-    assert [name.rpartition("-")[0] for name in copied] == ["supplier-000001", "supplier-refused-install"]
+    assert [name.rpartition("-")[0] for name in copied] == [
+        "supplier-000001-install",
+        "supplier-refused-install",
+    ]
 
 
 @pytest.fixture(scope="module")
