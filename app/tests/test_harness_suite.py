@@ -60,7 +60,18 @@ def test_a_part_is_good_only_when_tests_ran_and_all_is_well(
     assert run(printing(text, code)).good is good
     said = capsys.readouterr().out
     assert ("FAIL a part" in said) is not good
-    assert ("the end of a-part.log" in said) is not good
+    assert ("from a-part.log" in said) is not good
+
+
+def test_a_failure_is_told_by_what_pytest_said_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = f"E   {'wide ' * 2000}"
+    log = "\n".join([errors, *["noise"] * 200, "=== 1 failed in 1.00s ===", *["hosts are removed"] * 99])
+    run(printing(log, 1))
+    said = capsys.readouterr().out
+    assert "E   wide wide" in said
+    assert "=== 1 failed in 1.00s ===" in said
+    assert "hosts are removed" not in said
+    assert len(said) < 10_000
 
 
 def test_a_part_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,9 +212,10 @@ class Play:
     """A finished (or killed) playbook run: `hosts` has the recap counts by host, `tasks` what it started."""
 
     rc: int
-    output: str
+    # Not in a failed assertion's text: it would hide what the assertion itself says.
+    output: str = field(repr=False)
     hosts: dict[str, dict[str, int]]
-    tasks: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list, repr=False)
     killed: bool = False
 
     @property

@@ -29,6 +29,7 @@ PYTHON = CHECKOUT / ".venv/bin/python"
 SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s(?: \([\d:]+\))? =+$", re.MULTILINE)
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
+WIDEST = 4000
 WORKERS = 2
 # The longest first, so that two workers end at about the same time.
 ORDER = ("install", "day", "runbooks", "refusals", "instances", "authority")
@@ -138,8 +139,7 @@ def run(part: Part) -> Outcome:
     good = rc == 0 and counts.get("passed", 0) > 0 and not counts.get("failed") and not counts.get("error")
     say(f"{'ok' if good else 'FAIL':4} {part.name}: {told(counts)}, {seconds:.0f} s")
     if not good:
-        tail = written.splitlines()[-TAIL:]
-        say("\n".join((f"---- exit {rc}; the end of {log.relative_to(CHECKOUT)}:", *tail, "----")))
+        say("\n".join((f"---- exit {rc}; from {log.relative_to(CHECKOUT)}:", *told_of_failure(written), "----")))
     return Outcome(part, good, seconds, counts)
 
 
@@ -158,6 +158,18 @@ def read_counts(log: str) -> dict[str, int]:
         return {}
     found = COUNT.findall(summaries[-1])
     return {"error" if word == "errors" else word: int(number) for number, word in found}
+
+
+def told_of_failure(log: str) -> list[str]:
+    """The lines that say most: what pytest marks as errors, and the end of what it printed.
+
+    After tests that failed a scenario's log goes on with the removal of its hosts, which says nothing.
+    """
+    counts, ends = read_counts(log), list(SUMMARY.finditer(log))
+    failed = counts.get("failed") or counts.get("error")
+    lines = (log[: ends[-1].end()] if failed else log).splitlines()
+    errors = [line for line in lines[:-TAIL] if line.startswith("E   ")]
+    return [line if len(line) <= WIDEST else f"{line[:WIDEST]}..." for line in (*errors[:TAIL], *lines[-TAIL:])]
 
 
 def told(counts: dict[str, int]) -> str:
