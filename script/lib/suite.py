@@ -139,7 +139,11 @@ def run(part: Part) -> Outcome:
     good = rc == 0 and counts.get("passed", 0) > 0 and not counts.get("failed") and not counts.get("error")
     say(f"{'ok' if good else 'FAIL':4} {part.name}: {told(counts)}, {seconds:.0f} s")
     if not good:
-        say("\n".join((f"---- exit {rc}; from {log.relative_to(CHECKOUT)}:", *told_of_failure(written), "----")))
+        say(
+            "\n".join(
+                (f"---- exit {rc}; from {log.relative_to(CHECKOUT)}:", *told_of_failure(written), "----")
+            )
+        )
     return Outcome(part, good, seconds, counts)
 
 
@@ -169,7 +173,9 @@ def told_of_failure(log: str) -> list[str]:
     failed = counts.get("failed") or counts.get("error")
     lines = (log[: ends[-1].end()] if failed else log).splitlines()
     errors = [line for line in lines[:-TAIL] if line.startswith("E   ")]
-    return [line if len(line) <= WIDEST else f"{line[:WIDEST]}..." for line in (*errors[:TAIL], *lines[-TAIL:])]
+    return [
+        line if len(line) <= WIDEST else f"{line[:WIDEST]}..." for line in (*errors[:TAIL], *lines[-TAIL:])
+    ]
 
 
 def told(counts: dict[str, int]) -> str:
