@@ -18,6 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
 
 SCRIPT = Path(__file__).resolve().parents[2] / "roles/host/files/hostcheck.py"
 USER = pwd.getpwuid(os.getuid()).pw_name
@@ -281,7 +284,14 @@ def seal(request: dict[str, Any], *releases: str) -> Path:
         folder = root / "releases" / name
         folder.mkdir(parents=True)
         (folder / "installed.json").write_text(json.dumps({"sealed_at": f"2026-11-0{number + 1}T00:00:00Z"}))
+        describe_release(root, name, "0.1.0", "0.1.0")
     return root
+
+
+def describe_release(root: Path, release: str, version: object, floor: object) -> None:
+    manifest = {"release_id": release, "version": version, "rollback_floor": floor}
+    (root / "releases" / release).mkdir(parents=True, exist_ok=True)
+    (root / "releases" / release / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_pruning_keeps_the_newest_and_whatever_is_referred_to(request_for: dict[str, Any]) -> None:
@@ -566,6 +576,195 @@ def test_a_proof_holds_for_its_unit_and_its_environment_file(
     record = Path(request_for["registry"], "records/test-agent.json")
     assert stat.S_IMODE(record.stat().st_mode) == 0o644
     assert stat.S_IMODE(record.parent.stat().st_mode) == 0o755
+
+
+def record_of(request: dict[str, Any]) -> dict[str, Any]:
+    record: dict[str, Any] = ask("survey", request)[1]["record"]
+    return record
+
+
+def test_every_verdict_is_kept_in_order_with_what_the_manifest_says(request_for: dict[str, Any]) -> None:
+    root = seal(request_for, "a", "b")
+    describe_release(root, "b", "0.2.0", "0.1.5")
+    assert ask("proof", request_for | {"release": "a"})[1] == {"changed": True}
+    why = {"release": "b", "why": "nothing was finished within 60 s"}
+    assert ask("condemn", request_for | why)[1] == {"changed": True}
+    assert ask("condemn", request_for | {"release": "gone", "why": "crashed"})[0] == 0
+    record = record_of(request_for)
+    assert [(entry["release"], entry["version"], entry["floor"], entry["verdict"], entry["why"]) for entry in
+            record["history"]] == [
+        ("a", "0.1.0", "0.1.0", "good", ""),
+        ("b", "0.2.0", "0.1.5", "bad", "nothing was finished within 60 s"),
+        ("gone", None, None, "bad", "crashed"),
+    ]  # fmt: skip
+    assert all(entry["at"].endswith("Z") for entry in record["history"])
+    assert record["floor"] == {"version": "0.1.0", "release": "a"}
+    assert record["proof"]["release"] == "a"
+
+
+def test_the_newest_fifty_verdicts_are_kept(request_for: dict[str, Any]) -> None:
+    seal(request_for, "a")
+    for number in range(52):
+        assert ask("condemn", request_for | {"release": "a", "why": f"time {number}"})[0] == 0
+    history = record_of(request_for)["history"]
+    assert [entry["why"] for entry in history] == [f"time {number}" for number in range(2, 52)]
+
+
+def test_a_floor_is_raised_and_never_lowered(request_for: dict[str, Any]) -> None:
+    """Neither by an older release, nor by one that is condemned, nor by what becomes of its folder."""
+    root = seal(request_for, "a", "b", "c", "d")
+    for release, floor in (("a", "0.9.1"), ("b", "0.10.0"), ("c", "0.10.0rc1"), ("d", "0.2.0")):
+        describe_release(root, release, "1.0.0", floor)
+        assert ask("proof", request_for | {"release": release})[0] == 0
+    assert record_of(request_for)["floor"] == {"version": "0.10.0", "release": "b"}
+    assert ask("condemn", request_for | {"release": "b", "why": "too slow"})[0] == 0
+    (root / "releases/b/manifest.json").unlink()
+    describe_release(root, "e", "9.0.0", "8.0.0")
+    assert ask("condemn", request_for | {"release": "e", "why": "never ready"})[0] == 0
+    assert record_of(request_for)["floor"] == {"version": "0.10.0", "release": "b"}
+
+
+@pytest.mark.parametrize("field", ["version", "floor"])
+@pytest.mark.parametrize("value", [None, 7, "", "one", "1.0-1", "1!2", "1.0.0\n", "1" * 200])
+def test_a_release_whose_floor_is_not_known_is_not_put_on_record_as_good(
+    request_for: dict[str, Any], field: str, value: object
+) -> None:
+    root = seal(request_for, "a")
+    describe_release(root, "a", **({"version": "1.0", "floor": "1.0"} | {field: value}))
+    code, answer = ask("proof", request_for | {"release": "a"})
+    assert (code, answer["refused"]["code"]) == (3, "manifest_unreadable")
+    assert record_of(request_for)["history"] == []
+    assert record_of(request_for)["floor"] is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"why": ""}, {"why": " "}, {"why": "a\nb"}, {"why": "x" * 501}, {"why": None}, {"release": "../a"}],
+)
+def test_a_verdict_without_a_reason_or_a_release_is_bad_usage(
+    request_for: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    seal(request_for, "a")
+    done = call("condemn", json.dumps(request_for | {"release": "a", "why": "crashed"} | bad))
+    assert done.returncode == 2
+    assert record_of(request_for)["history"] == []
+
+
+NUMBERS = st.integers(0, 12).map(str)
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> str:
+    """What the manifest's pattern admits and PEP 440 knows."""
+    parts = [".".join(draw(st.lists(NUMBERS, min_size=1, max_size=4)))]
+    dot, number = st.sampled_from(["", "."]), st.one_of(st.just(""), NUMBERS)
+    for words in (("a", "alpha", "b", "beta", "c", "rc", "pre", "preview"), ("post", "rev", "r"), ("dev",)):
+        if draw(st.booleans()):
+            parts += [draw(dot), draw(st.sampled_from(words)), draw(dot), draw(number)]
+            if parts[-1] == "":
+                parts[-2] = ""
+    if draw(st.booleans()):
+        parts += [
+            "+",
+            ".".join(draw(st.lists(st.sampled_from(["1", "9", "10", "a", "b1"]), min_size=1, max_size=4))),
+        ]
+    return "".join(parts)
+
+
+@given(st.lists(versions(), min_size=2, max_size=6))
+def test_versions_are_ordered_as_pep_440_orders_them(hostcheck: ModuleType, found: list[str]) -> None:
+    for one in found:
+        for other in found:
+            ours = hostcheck.version_key(one), hostcheck.version_key(other)
+            assert (ours[0] < ours[1]) == (Version(one) < Version(other)), (one, other)
+            assert (ours[0] == ours[1]) == (Version(one) == Version(other)), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [
+        ("0.9.1", "0.10.0"),
+        ("0.10.0rc1", "0.10.0"),
+        ("0.10.0.dev3", "0.10.0a1"),
+        ("0.10.0b2", "0.10.0rc1"),
+        ("0.10.0", "0.10.0.post1"),
+        ("0.10.0", "0.10.0+fix.1"),
+        ("0.10", "0.10.0.1"),
+    ],
+)
+def test_the_higher_floor_is_the_later_version(hostcheck: ModuleType, lower: str, higher: str) -> None:
+    low, high = ({"version": version, "release": version} for version in (lower, higher))
+    assert hostcheck.raised_floor(low, high) == high
+    assert hostcheck.raised_floor(high, low) == high
+
+
+def test_the_previous_good_release_is_the_last_one_that_was_not_condemned_since(
+    request_for: dict[str, Any],
+) -> None:
+    root = seal(request_for, "a", "b", "c")
+    for release in ("a", "b", "c"):
+        ask("proof", request_for | {"release": release})
+    (root / "current").symlink_to("releases/c")
+    assert ask("survey", request_for)[1]["previous_good"] == "b"
+    ask("condemn", request_for | {"release": "b", "why": "lost a report"})
+    found = ask("survey", request_for | {"keep": 1})[1]
+    assert (found["previous_good"], found["proven"]) == ("a", "c")
+    assert found["prunable"] == ["b"]
+    ask("condemn", request_for | {"release": "c", "why": "slow"})
+    assert ask("survey", request_for)[1]["proven"] is None
+    ask("proof", request_for | {"release": "c"})
+    assert ask("survey", request_for)[1]["proven"] == "c"
+
+
+def test_a_record_of_before_there_was_a_history_still_names_the_previous_release(
+    request_for: dict[str, Any],
+) -> None:
+    root = seal(request_for, "a", "b", "c")
+    record = Path(request_for["registry"], "records/test-agent.json")
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"format": 1, "units": [], "proof": {"release": "b", "previous": "a"}}))
+    (root / "current").symlink_to("releases/b")
+    assert ask("survey", request_for)[1]["previous_good"] == "a"
+    ask("proof", request_for | {"release": "c"})
+    (root / "current").unlink()
+    (root / "current").symlink_to("releases/c")
+    assert ask("survey", request_for)[1]["previous_good"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("journal", "told"),
+    [
+        (None, None),
+        ("garbage", {"step": None, "outcome": None, "to": None, "from": None}),
+        ("[1]", {"step": None, "outcome": None, "to": None, "from": None}),
+        (
+            '{"step": "migrate", "outcome": null, "from": "a", "to": "b", "backup": "x", "run_id": "y"}',
+            {"step": "migrate", "outcome": None, "from": "a", "to": "b"},
+        ),
+        (
+            json.dumps({"step": 7, "outcome": "upgraded", "from": "x" * 101, "to": ["b"]}),
+            {"step": None, "outcome": "upgraded", "from": None, "to": None},
+        ),
+    ],
+)
+def test_the_journal_of_an_upgrade_is_told_and_can_hold_anything(
+    request_for: dict[str, Any], journal: str | None, told: dict[str, Any] | None
+) -> None:
+    state = write_identity(request_for) / "state"
+    state.mkdir()
+    if journal is not None:
+        (state / "upgrade.json").write_text(journal)
+    assert ask("survey", request_for)[1]["upgrade"] == told
+
+
+def test_both_releases_of_an_unfinished_upgrade_are_kept(request_for: dict[str, Any]) -> None:
+    root = seal(request_for, "a", "b", "c", "d")
+    (root / "state").mkdir()
+    request = request_for | {"release": "d", "keep": 1}
+    for outcome, prunable in ((None, ["c"]), ("upgraded", ["a", "b", "c"])):
+        journal = {"step": "start", "outcome": outcome, "from": "a", "to": "b"}
+        (root / "state/upgrade.json").write_text(json.dumps(journal))
+        assert ask("survey", request)[1]["prunable"] == prunable
 
 
 def unit_row(hostcheck: ModuleType, request: dict[str, Any], path: Path, **found: Any) -> dict[str, str]:

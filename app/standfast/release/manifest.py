@@ -5,7 +5,8 @@ import json
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from packaging import version as versions
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 MANIFEST = "manifest.json"
 LOCK = "requirements.lock"
@@ -14,7 +15,19 @@ WHEELS = "wheels/"
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40,64}$")]
-Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*[0-9a-z.+]*$")]
+
+
+def _ordered(version: str) -> str:
+    versions.Version(version)  # InvalidVersion is a ValueError
+    return version
+
+
+Version = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*[0-9a-z.+]*$", max_length=100),
+    AfterValidator(_ordered),
+]
+"""A version of PEP 440, without an epoch: a rollback floor has to be comparable with it."""
 ReleaseId = Annotated[str, StringConstraints(pattern=r"^[0-9a-z.+]+-[0-9a-f]{8}(-dirty)?-[0-9a-f]{8}$")]
 PYTHON_VERSION = r"3\.[1-9][0-9]?"
 PythonVersion = Annotated[str, StringConstraints(pattern=f"^{PYTHON_VERSION}$")]

@@ -107,6 +107,16 @@ PENDING_RECEIPT = re.compile(r"pending-[A-Za-z0-9_.:@+-]+\.json\Z")
 RECEIPTS_READ = 100
 DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
 OPERATIONS = {"backup", "restore", "recover", "rehearse"}  # what needs an installed instance
+HISTORY_KEPT = 50  # verdicts in root's record
+LONGEST_WHY = 500
+# PEP 440 without the epoch and the hyphens, which no release's version may hold.
+VERSION = re.compile(
+    r"(?P<release>[0-9]+(?:\.[0-9]+)*)"
+    r"(?:\.?(?P<pre>alpha|beta|preview|pre|rc|a|b|c)\.?(?P<pre_number>[0-9]*))?"
+    r"(?P<post>\.?(?:post|rev|r)\.?(?P<post_number>[0-9]*))?"
+    r"(?P<dev>\.?dev\.?(?P<dev_number>[0-9]*))?"
+    r"(?:\+(?P<local>[a-z0-9]+(?:\.[a-z0-9]+)*))?\Z"
+)
 JOBS = ("backup", "rehearse")  # each with a service and a timer unit of the user's manager
 EARLIEST_SYSTEMD = 250  # `systemd-analyze verify` reads a user's unit with --recursive-errors from there on
 STOPPED = {"inactive", "failed", "unknown"}
@@ -393,6 +403,20 @@ def receipts_below(root: str) -> Json:
     return {"last": deployed[0] if deployed else None, "pending": pending, "newest": newest}
 
 
+def upgrade_below(root: str) -> Json | None:
+    """{step, outcome, to, from} of the journal of the last upgrade or rollback, or None without one.
+
+    The service user owns that file, too: what is not a short text counts as nothing.
+    """
+    journal = read_json(f"{root}/state/upgrade.json")
+    if journal is None:
+        return None
+    told = {name: journal.get(name) for name in ("step", "outcome", "to", "from")}
+    return {
+        name: value if isinstance(value, str) and len(value) <= 100 else None for name, value in told.items()
+    }
+
+
 def seen_checks(receipt: Json) -> Json:
     """What a receipt says was observed, by check; {} where it is not written as one."""
     rows = receipt.get("checks")
@@ -412,12 +436,18 @@ def record_path(request: Json) -> str:
 
 
 def read_record(request: Json) -> Json:
-    """{units, jobs: digests of texts that were placed, proof: {release, previous, unit_sha256, env_at}}."""
+    """{units, jobs: digests of texts that were placed, proof: {release, previous, unit_sha256, env_at},
+    history: [{release, version, floor, at, verdict: good|bad, why}] oldest first, floor: {version, release}}.
+
+    `floor` is the highest rollback floor of any release that was ever shown to work, or None.
+    """
     record = read_json(record_path(request)) or {}
     return {
         "units": record.get("units") or [],
         "jobs": record.get("jobs") or {},
         "proof": record.get("proof") or {},
+        "history": record.get("history") or [],
+        "floor": record.get("floor"),
     }
 
 
@@ -436,23 +466,105 @@ def proven_release(proof: Json, unit_sha256: str | None, env_at: float | None) -
     return str(proof["release"]) if same and proof.get("release") else None
 
 
-def previous_good(proof: Json, current: str | None) -> str | None:
-    """The newest release other than the current one that was shown to work."""
-    known = (proof.get("release"), proof.get("previous"))
-    return next((release for release in known if release and release != current), None)
+def verdicts(record: Json) -> Json:
+    """The latest verdict of each release, the release judged last at the end."""
+    latest: Json = {}
+    for entry in record["history"]:
+        latest.pop(entry["release"], None)
+        latest[entry["release"]] = entry["verdict"]
+    return latest
+
+
+def previous_good(record: Json, current: str | None) -> str | None:
+    """The release other than the current one that was shown to work last, and not condemned since."""
+    judged = verdicts(record)
+    # A record of before there was a history knows two releases; so does one whose history was cut.
+    known = [release for release, verdict in judged.items() if verdict == "good"]
+    older = [record["proof"].get(name) for name in ("previous", "release")]
+    candidates = [release for release in older if release and release not in judged] + known
+    return next((release for release in reversed(candidates) if release != current), None)
 
 
 def prove(request: Json) -> tuple[Json, int]:
     found = survey(request)
     record, release = found["record"], request["release"]
+    facts = release_facts(request)
+    if facts["version"] is None or facts["floor"] is None:
+        raise Refusal(
+            "manifest_unreadable",
+            f"the manifest of release {release} does not say its version and its rollback floor",
+            f"{request['root']}/releases/{release}/manifest.json: {json.dumps(facts)}",
+            "install the release again from its archive",
+        )
     record["proof"] = {
         "release": release,
-        "previous": previous_good(record["proof"], release),
+        "previous": previous_good(record, release),
         "unit_sha256": found["unit"]["sha256"],
         "env_at": env_at(found, request),
     }
-    write_record(request, record)
+    record["floor"] = raised_floor(record["floor"], {"version": facts["floor"], "release": release})
+    write_record(request, judged(record, facts, "good", ""))
     return {"changed": True}, 0
+
+
+def condemn(request: Json) -> tuple[Json, int]:
+    """The release was seen not to work; what root's record says of its floor stays."""
+    why = request.get("why")
+    if not isinstance(why, str) or not why.strip() or not why.isprintable() or len(why) > LONGEST_WHY:
+        raise ValueError(f"why: one line of 1 to {LONGEST_WHY} printable characters")
+    broken = input_fault("release", request["release"])
+    if broken:
+        raise ValueError(f"release is {request['release']!r}, not {broken}")
+    write_record(request, judged(read_record(request), release_facts(request), "bad", why))
+    return {"changed": True}, 0
+
+
+def judged(record: Json, facts: Json, verdict: str, why: str) -> Json:
+    """The record with one verdict more; the oldest go first."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    entry = {**facts, "at": at, "verdict": verdict, "why": why}
+    return {**record, "history": [*record["history"], entry][-HISTORY_KEPT:]}
+
+
+def release_facts(request: Json) -> Json:
+    """{release, version, floor} as the manifest in root's own folder says; None for what it does not."""
+    manifest = read_json(f"{request['root']}/releases/{request['release']}/manifest.json") or {}
+    version, floor = manifest.get("version"), manifest.get("rollback_floor")
+    return {
+        "release": request["release"],
+        "version": version if version_key(version) else None,
+        "floor": floor if version_key(floor) else None,
+    }
+
+
+def raised_floor(before: Json | None, floor: Json) -> Json:
+    """The higher of two floors; the earlier one of equals. Nothing ever lowers it."""
+    if before is None:
+        return floor
+    known = version_key(before.get("version"))
+    # What is on record and can not be compared stays: a person has to look at it.
+    return before if known is None or known >= version_key(floor["version"]) else floor
+
+
+def version_key(version: Any) -> tuple[Any, ...] | None:
+    """What sorts versions as PEP 440 orders them; None for what is no version."""
+    match = VERSION.match(version) if isinstance(version, str) and len(version) <= 100 else None
+    if match is None:
+        return None
+    numbers = [int(part) for part in match["release"].split(".")]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    alone = match["dev"] and not match["pre"] and not match["post"]
+    pre = (-1,) if alone else (9,)  # 1.dev1 comes before 1a1, and 1a1 before 1
+    if match["pre"]:
+        stage = {"a": 0, "alpha": 0, "b": 1, "beta": 1}.get(match["pre"], 2)
+        pre = (stage, int(match["pre_number"] or 0))
+    post = int(match["post_number"] or 0) if match["post"] else -1
+    dev = (0, int(match["dev_number"] or 0)) if match["dev"] else (1,)
+    local = [
+        (1, int(part), "") if part.isdigit() else (0, 0, part) for part in (match["local"] or "").split(".")
+    ]
+    return numbers, pre, post, dev, local if match["local"] else []
 
 
 def env_at(found: Json, request: Json) -> float | None:
@@ -572,8 +684,11 @@ def survey(request: Json) -> Json:
         "boot": {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()},
     }
     proof = found["record"]["proof"]
+    found["upgrade"] = upgrade_below(root)
     found["proven"] = proven_release(proof, found["unit"]["sha256"], env_at(found, request))
-    found["previous_good"] = previous_good(proof, current)
+    if verdicts(found["record"]).get(found["proven"]) == "bad":
+        found["proven"] = None
+    found["previous_good"] = previous_good(found["record"], current)
     found["prunable"] = prunable(found, request)
     found["unproven"] = unproven(found, request)
     found["start"] = start_plan(found, request)
@@ -653,11 +768,14 @@ def pid1_ticks() -> int | None:
 def prunable(found: Json, request: Json) -> list[str]:
     """Release folders that may go: half-made, or sealed beyond the newest N and nothing refers to it."""
     target, keep = request.get("release") or "", int(request.get("keep") or 0)
-    service = found["service"] or {}
+    service, journal = found["service"] or {}, found["upgrade"] or {}
+    unfinished = journal if journal and journal["outcome"] is None else {}
     held = {
         target,
         found["current"],
         found["previous_good"],
+        unfinished.get("from"),
+        unfinished.get("to"),
         found["unit"]["release"],
         service.get("release"),
         *(job["release"] for job in found["jobs"].values()),
@@ -1597,6 +1715,7 @@ def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
         "stage": stage,
         "unstage": unstage,
         "proof": prove,
+        "condemn": condemn,
         "pending-receipt": pending_receipt,
         "service": service,
         "survey": lambda request: (survey(request), 0),
