@@ -90,6 +90,29 @@ class Canary(_Part):
     run: Run
 
 
+class Switch(_Part):
+    """What changing the code of a working service came to; the release ids stand in the receipt itself."""
+
+    outcome: Literal["upgraded", "resumed", "rolled_back", "stopped"]
+    """What runs now: the new release; the old one again, before anything was migrated, or by a rollback of code; nothing."""
+    step: Word | None = None
+    """Where it failed."""
+    resumed_from: Word | None = None
+    """The step at which an earlier run was cut short that this one finished, or took back."""
+    silence_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """From the last moment at which the old process could finish work to the first work that the new one finished."""
+    facts_before: Digest | None = None
+    facts_after: Digest | None = None
+    explained: Annotated[list[Text], Field(max_length=200)] = []
+    """Each difference between the facts, and the rows written since the start that account for it."""
+    backup: Text | None = None
+    migrated: dict[Name, tuple[int, int]] = {}
+    """Schema before and after, of each component that was brought forward."""
+    below_floor: Text | None = None
+    """The floor that was named to go below it, and the reason that was given."""
+    ways_on: Annotated[list[Text], Field(max_length=10)] = []
+
+
 class DraftPhase(_Part):
     """One phase of an operation; it lasts until the next one, or the end."""
 
@@ -120,6 +143,8 @@ class _Facts(_Part):
     unit: Unit | None = None
     boot: Boot | None = None
     canary: Canary | None = None
+    switch: Switch | None = None
+    """Of an upgrade or a rollback that came so far."""
     controller: Controller | None = None
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from standfast.receipts.model import Receipt
+from standfast.receipts.model import Receipt, Switch
 
 _STYLES = {"done": "green", "failed": "red", "refused": "yellow", "pass": "green", "attention": "yellow"}
 PAGE_WIDTH = 110
@@ -18,6 +18,9 @@ def show(receipt: Receipt, console: Console | None = None) -> None:
         out.width = PAGE_WIDTH
     out.print(Text(f"Receipt {receipt.sequence}: {receipt.operation} of {receipt.instance}", style="bold"))
     out.print(_facts(receipt))
+    if receipt.switch:
+        out.print("\nSwitch", style="bold")
+        out.print(_switch(receipt.switch))
     if receipt.phases:
         out.print("\nPhases", style="bold")
         out.print(_grid([[f"{phase.seconds:9.1f} s", phase.name] for phase in receipt.phases]))
@@ -53,6 +56,23 @@ def _canary(receipt: Receipt) -> str | None:
         return None
     told = f"work {canary.work}, generation {canary.generation}, finished in {canary.seconds:.1f} s"
     return f"{told} by run {canary.run.id} (release {canary.run.release}, pid {canary.run.pid})"
+
+
+def _switch(switch: Switch) -> Table:
+    migrated = [f"{name} {before} -> {after}" for name, (before, after) in sorted(switch.migrated.items())]
+    rows: list[tuple[str, str | None]] = [
+        ("outcome", switch.outcome if switch.step is None else f"{switch.outcome}, failed at {switch.step}"),
+        ("resumed", switch.resumed_from and f"what an earlier run left at {switch.resumed_from}"),
+        ("silence", None if switch.silence_seconds is None else f"{switch.silence_seconds:.2f} s"),
+        ("facts before", switch.facts_before),
+        ("facts after", switch.facts_after),
+        *(("explained", line) for line in switch.explained),
+        ("backup", switch.backup),
+        ("migrated", ", ".join(migrated) or "nothing"),
+        ("below floor", switch.below_floor),
+        *(("way on", line) for line in switch.ways_on),
+    ]
+    return _grid([[name, value] for name, value in rows if value])
 
 
 def _unit(receipt: Receipt) -> str | None:
