@@ -404,3 +404,60 @@ def test_what_a_template_left_empty_is_absent(folder: Path) -> None:
     assert (kept.stopped_at, kept.reason, kept.release_before) == (None, None, None)
     assert kept.unit is not None
     assert (kept.unit.exit_code, kept.unit.main_pid, kept.unit.sub_state) == (None, 42, None)
+
+
+SWITCH: dict[str, Any] = {
+    "outcome": "rolled_back",
+    "step": "canary",
+    "resumed_from": "start",
+    "resumed_because": "its process was gone",
+    "silence_seconds": 3.456,
+    "facts_before": "ab" * 32,
+    "facts_after": "cd" * 32,
+    "explained": ["work DONE: +1"],
+    "backup": "/srv/lucy/backups/0001",
+    "migrated": {"work": [5, 6]},
+    "below_floor": "0.2.1: the repair does not concern us",
+    "ways_on": ["fix forward"],
+    "steps": [{"name": "back-start", "started_at": "2026-11-30T01:02:03.456Z"}],
+}
+
+
+def test_a_change_of_code_stands_in_its_receipt_and_on_its_page(folder: Path) -> None:
+    failed = {"operation": "upgrade", "verdict": "failed", "reason": "nothing was finished", "switch": SWITCH}
+    kept = keep(folder, "a", **failed)
+    assert keep(folder, "a", **failed).changed is False
+    stored = json.loads(Path(kept.file).read_text())
+    assert stored["switch"] == SWITCH
+    assert chain.verify(folder).verified is True
+    text = StringIO()
+    page.show(kept.receipt, Console(file=text, highlight=False, markup=False, emoji=False))
+    shown = " ".join(text.getvalue().split())
+    for part in (
+        "outcome rolled_back, failed at canary",
+        "resumed from start: its process was gone",
+        "silence 3.46 s",
+        f"facts before {'ab' * 32}",
+        f"facts after {'cd' * 32}",
+        "explained work DONE: +1",
+        "backup /srv/lucy/backups/0001",
+        "migrated work 5 -> 6",
+        "below floor 0.2.1: the repair does not concern us",
+        "way on fix forward",
+        "step 2026-11-30T01:02:03.456Z back-start",
+    ):
+        assert part in shown, part
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"outcome": "fine"}, {"silence_seconds": -1}, {"secret": "x"}, {"facts_before": "no"}]
+)
+def test_a_change_of_code_that_is_not_one_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="switch"):
+        draft(operation="upgrade", switch={**SWITCH, **wrong})
+
+
+def test_a_receipt_without_a_change_of_code_has_no_such_part_on_its_page(folder: Path) -> None:
+    text = StringIO()
+    page.show(keep(folder, "a").receipt, Console(file=text, highlight=False, markup=False, emoji=False))
+    assert "Switch" not in text.getvalue()

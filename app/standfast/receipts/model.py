@@ -90,17 +90,25 @@ class Canary(_Part):
     run: Run
 
 
+class Step(_Part):
+    """One step of a change of code; it lasts until the next one. By the host's clock."""
+
+    name: Word
+    started_at: Text
+
+
 class Switch(_Part):
     """What changing the code of a working service came to; the release ids stand in the receipt itself."""
 
     outcome: Literal["upgraded", "resumed", "rolled_back", "stopped"]
-    """What runs now: the new release; the old one again, before anything was migrated, or by a rollback of code; nothing."""
+    """What runs now: the new release; an old one by a rollback of code; the old one again; nothing."""
     step: Word | None = None
     """Where it failed."""
     resumed_from: Word | None = None
     """The step at which an earlier run was cut short that this one finished, or took back."""
+    resumed_because: Text | None = None
     silence_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """From the last moment at which the old process could finish work to the first work that the new one finished."""
+    """From the last moment at which the old process could finish work to the first that the new one did."""
     facts_before: Digest | None = None
     facts_after: Digest | None = None
     explained: Annotated[list[Text], Field(max_length=200)] = []
@@ -111,6 +119,7 @@ class Switch(_Part):
     below_floor: Text | None = None
     """The floor that was named to go below it, and the reason that was given."""
     ways_on: Annotated[list[Text], Field(max_length=10)] = []
+    steps: Annotated[list[Step], Field(max_length=100)] = []
 
 
 class DraftPhase(_Part):

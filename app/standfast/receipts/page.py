@@ -62,7 +62,7 @@ def _switch(switch: Switch) -> Table:
     migrated = [f"{name} {before} -> {after}" for name, (before, after) in sorted(switch.migrated.items())]
     rows: list[tuple[str, str | None]] = [
         ("outcome", switch.outcome if switch.step is None else f"{switch.outcome}, failed at {switch.step}"),
-        ("resumed", switch.resumed_from and f"what an earlier run left at {switch.resumed_from}"),
+        ("resumed", switch.resumed_from and f"from {switch.resumed_from}: {switch.resumed_because or ''}"),
         ("silence", None if switch.silence_seconds is None else f"{switch.silence_seconds:.2f} s"),
         ("facts before", switch.facts_before),
         ("facts after", switch.facts_after),
@@ -71,6 +71,7 @@ def _switch(switch: Switch) -> Table:
         ("migrated", ", ".join(migrated) or "nothing"),
         ("below floor", switch.below_floor),
         *(("way on", line) for line in switch.ways_on),
+        *(("step", f"{step.started_at} {step.name}") for step in switch.steps),
     ]
     return _grid([[name, value] for name, value in rows if value])
 

@@ -106,7 +106,9 @@ RECEIPT = re.compile(r"(?P<sequence>[0-9]{6,12})-[a-z0-9-]+\.json\Z")
 PENDING_RECEIPT = re.compile(r"pending-[A-Za-z0-9_.:@+-]+\.json\Z")
 RECEIPTS_READ = 100
 DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
-OPERATIONS = {"backup", "restore", "recover", "rehearse"}  # what needs an installed instance
+STAGINGS = {"install", "upgrade"}  # what puts a release on the host
+# What needs an installed instance.
+OPERATIONS = {"upgrade", "rollback", "backup", "restore", "recover", "rehearse"}
 HISTORY_KEPT = 50  # verdicts in root's record
 LONGEST_WHY = 500
 # PEP 440 without the epoch and the hyphens, which no release's version may hold.
@@ -1252,7 +1254,8 @@ def check_jobs(checks: Checks, request: Json, found: Json) -> None:
     if strange:
         checks.add(
             "jobs",
-            "refuse" if request["purpose"] in {"install", "uninstall", "backup"} else "attention",
+            # These write such units, or take them away.
+            "refuse" if request["purpose"] in DEPLOYMENTS | {"backup"} else "attention",
             f"no run put this text there: {', '.join(strange)}",
             f"keep your copy elsewhere, then remove it (mv {strange[0]} /root/)",
         )
@@ -1286,7 +1289,7 @@ def preflight(request: Json) -> tuple[Json, int]:
     found = survey(request)
     check_system(checks, request)
     python = None
-    if request["purpose"] == "install":
+    if request["purpose"] in STAGINGS:
         python = find_python(checks, request)
         check_machine(checks, request, found)
         check_root(checks, request)
