@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import bundle
+import generations
 import pytest
 import suite
 from suite import Part, finish, read_counts, run
@@ -112,3 +115,25 @@ def test_a_sample_has_both_ends_and_the_full_run_has_all(monkeypatch: pytest.Mon
     assert sample([1, 2], 4) == [1, 2]
     monkeypatch.setenv("STANDFAST_FULL", "1")
     assert sample(list(range(10)), 4) == list(range(10))
+
+
+def test_generations_are_built_for_the_scenarios_that_upgrade_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def together(*names: str) -> Path:
+        asked.append(names)
+        return tmp_path
+
+    monkeypatch.setattr(generations, "together", together)
+    monkeypatch.setattr(bundle, "ensure", lambda *_: tmp_path / "archive")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    assert "STANDFAST_GENERATIONS" not in suite.prepare(["install"])
+    assert suite.prepare(["install", "upgrade", "rollback"])["STANDFAST_GENERATIONS"] == str(tmp_path)
+    assert asked == [("patch", "v2", "v3")]
+
+
+def test_every_generation_that_a_scenario_needs_exists() -> None:
+    wanted = {name for needed in suite.WITH_GENERATIONS.values() for name in needed}
+    assert wanted <= set(generations.names())

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import history
+
 from standfast import authority, work
 from standfast.clock import Clock
 from standfast.layout import Layout
@@ -16,24 +18,6 @@ from standfast.store import Store, immediate, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_ARCHIVE = (
-    """
-    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-    INSERT INTO work (id, role, session, subject, prompt, status, owner, generation, epoch, claimed_at,
-                      admitted_at, finished_at)
-    SELECT printf('%024x', i), 'agent', 's' || (i % 1000), 'stock', 'Which product is low?', 'DONE',
-           'bench', 1, 'e', i, i, i FROM n
-    """,
-    """
-    INSERT INTO origins SELECT 'bench-' || id, id, hex(seq) FROM work WHERE status = 'DONE'
-    """,
-    """
-    INSERT INTO reports (id, work, generation, body, delivery, created_at, delivered_at)
-    SELECT id, id, 1, 'Vanilla is two tubs under its point.', 'sent', admitted_at, admitted_at
-      FROM work WHERE status = 'DONE'
-    """,
-)
 
 
 @dataclass(frozen=True)
@@ -52,10 +36,7 @@ class Instance:
         initialise_instance(layout, now=clock.now())
         connection = open_store(layout.database, COMPONENTS)
         if archive:
-            with immediate(connection):
-                for statement in _ARCHIVE:
-                    connection.execute(statement, (archive,) if "?" in statement else ())
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            history.fill(connection, archive)
         return cls(layout, connection, clock)
 
     def admit(self, count: int) -> None:

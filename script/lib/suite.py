@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass
 
 import bundle
+import generations
 from processes import kill_tree
 from sandbox import CHECKOUT
 
@@ -35,6 +36,27 @@ WORKERS = 2
 ORDER = ("install", "day", "runbooks", "refusals", "instances", "authority")
 # The scenarios that have a supplier's host: they need its archive, too.
 WITH_SUPPLIER = ("authority", "day")
+# The scenarios that upgrade: the generations that each of them needs beside the archive under test.
+WITH_GENERATIONS = {
+    "upgrade": ("v2", "v3"),
+    "rollback": ("patch", "v2"),
+    "interrupted": ("patch", "v2"),
+    "fleet": ("v2", "crashes"),
+    "upgrade-bad": (
+        "v2",
+        "patch",
+        "crashes",
+        "never-ready",
+        "idle",
+        "corrupts",
+        "corrupts-live",
+        "unreadable",
+        "missing-wheel",
+        "broken-wheel",
+        "half-migration",
+        "half-migration-live",
+    ),
+}
 PART_TIMEOUT = 1800
 LONGER = 3
 """How many times that a part of a full run may take, with its long loops."""
@@ -196,6 +218,9 @@ def prepare(names: list[str]) -> dict[str, str]:
     environment = {"STANDFAST_RELEASE_ARCHIVE": str(bundle.ensure())}
     if set(WITH_SUPPLIER) & set(names):
         environment["STANDFAST_SUPPLIER_ARCHIVE"] = str(bundle.ensure("supplier"))
+    wanted = sorted({name for scenario in names for name in WITH_GENERATIONS.get(scenario, ())})
+    if wanted:
+        environment["STANDFAST_GENERATIONS"] = str(generations.together(*wanted))
     command = as_root("run", str(PYTHON), "script/lib/hosts.py", "images", *names, environment=environment)
     subprocess.run(command, cwd=CHECKOUT, check=True, env={**os.environ, **environment})
     return environment
@@ -274,7 +299,7 @@ def main(arguments: list[str]) -> int:
             case _:
                 print(__doc__, file=sys.stderr)
                 return 0 if arguments in (["-h"], ["--help"]) else 2
-    except subprocess.CalledProcessError as problem:
+    except (subprocess.CalledProcessError, generations.OverlayError) as problem:
         say(f"FAIL preparation: {problem}")
         say(f"{'=' * 20} 1 error in {time.monotonic() - started:.2f}s {'=' * 20}")
         return 1
