@@ -269,11 +269,42 @@ def test_the_list_names_every_release(installed: Installation, tmp_path: Path) -
         shutil.rmtree(installed.root.parent / "0.0.9-aaaaaaaa-bbbbbbbb")
         (installed.root.parent / ".incoming").rmdir()
         layout.current.unlink()
-    assert (good["release_id"], good["sealed"], good["current"]) == (installed.root.name, True, True)
+    assert (good["id"], good["sealed"], good["current"]) == (installed.root.name, True, True)
     assert good["pythons"] == [PYTHON]
-    assert good["sealed_at"].endswith("Z")
-    assert (half["release_id"], half["sealed"], half["current"]) == ("0.0.9-aaaaaaaa-bbbbbbbb", False, False)
-    assert releases(Layout(tmp_path / "nowhere/state")).releases == []
+    assert good["installed_at"].endswith("Z")
+    assert (half["id"], half["sealed"], half["current"]) == ("0.0.9-aaaaaaaa-bbbbbbbb", False, False)
+    assert half["why_not"] == "its installation was never finished"
+    assert releases(Layout(tmp_path / "nowhere/state")) == []
+
+
+def test_a_whole_release_that_knows_the_store_may_be_rolled_back_to(
+    installed: Installation, tmp_path: Path
+) -> None:
+    state = installed.root.parents[1] / "state"
+    record = tmp_path / "record.json"
+    judged = {"release": installed.root.name, "at": "2026-03-01T06:00:00Z", "verdict": "good"}
+    record.write_text(json.dumps({"history": [judged]}))
+
+    def listed() -> dict[str, object]:
+        done = installed.command("--state", str(state), "release", "list", "--record", str(record))
+        [found] = json.loads(done.stdout)["releases"]
+        assert isinstance(found, dict)
+        return found
+
+    state.mkdir(mode=0o700)
+    try:
+        assert "there is no store" in str(listed()["why_not"])
+        assert installed.command("--state", str(state), "init").returncode == 0
+        found = listed()
+        assert (found["may_roll_back"], found["why_not"], found["verdict"]) == (True, None, "good")
+        assert found["schema"] == installed.manifest["schema"]
+        module = installed.package / "clock.py"
+        with bytes_of(module, module.read_bytes() + b"\n"):
+            found = listed()
+        assert (found["understands_store"], found["may_roll_back"]) == (True, False)
+        assert found["why_not"] == f"it was altered since: {relative(installed, module)} changed"
+    finally:
+        shutil.rmtree(state)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, note, table
+from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, note, table, write
 from standfast.errors import BadInput
 
 app = group("Build, verify and seal releases.")
@@ -153,25 +153,35 @@ def seal(
 
 
 @app.command("list", epilog=examples("standfast --state /srv/lucy/state release list"))
-def list_releases(ctx: typer.Context) -> None:
-    """Show the releases below the instance's root."""
-    from standfast.release.installed import releases  # noqa: PLC0415
+def list_releases(
+    ctx: typer.Context,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Root's record of what worked [default: the instance's own]."),
+    ] = None,
+) -> None:
+    """Show the releases below the instance's root: which worked, and which may be rolled back to."""
+    from standfast.operations.kept import kept  # noqa: PLC0415
 
-    result = releases(current(ctx).layout)
+    result = kept(current(ctx).layout, record)
 
     def render() -> None:
         table(
-            ["RELEASE", "SEALED", "CURRENT", "PYTHON", "FOR"],
+            ["RELEASE", "INSTALLED", "CURRENT", "VERDICT", "PYTHON", "SCHEMA", "ROLL BACK TO IT"],
             [
                 [
-                    found.release_id,
-                    found.sealed_at or "half-made",
+                    found.id,
+                    found.installed_at or "half-made",
                     "yes" if found.current else "",
+                    found.verdict,
                     found.python or "-",
-                    " ".join(found.pythons) or "-",
+                    " ".join(f"{name} {at}" for name, at in (found.schema_versions or {}).items()) or "-",
+                    "yes" if found.may_roll_back else f"no: {found.why_not}",
                 ]
                 for found in result.releases
             ],
         )
+        if result.floor is not None:
+            write(f"rollback floor: {result.floor.version}, set by {result.floor.release}")
 
     emit(ctx, result, render)

@@ -42,7 +42,7 @@ PUBLISHED: dict[str, str] = {
     "recovery-plan": "standfast.operations.recovery.plan:Plan",
     "recovery-plan-edited": "standfast.operations.recovery.questions:Edited",
     "release-build": "standfast.release.build:BuildResult",
-    "release-list": "standfast.release.installed:ReleaseList",
+    "release-list": "standfast.operations.kept:KeptList",
     "release-manifest": "standfast.release.manifest:Manifest",
     "release-seal": "standfast.release.seal:SealResult",
     "release-verification": "standfast.release.verify:ReleaseVerification",

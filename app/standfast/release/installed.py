@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -40,27 +41,17 @@ class Seal(BaseModel):
     """Path below the release -> sha256 of every file below `venv/`, or `-> target` for a symbolic link."""
 
 
-class InstalledRelease(BaseModel):
-    """One folder below an instance's `releases`."""
+@dataclass(frozen=True)
+class InstalledRelease:
+    """One folder below an instance's `releases`, whose name is the release's id."""
 
-    release_id: str
-    """The folder's name, which is the release's id."""
-    sealed: bool
-    """false: half-made; the next installation removes it."""
-    sealed_at: str | None
+    folder: Path
+    seal: Seal | None
+    """None: half-made; the next installation removes it."""
+    manifest: Manifest | None
+    """None when it cannot be read."""
     current: bool
     """Whether the link `current` leads here."""
-    version: str | None
-    commit: str | None
-    pythons: tuple[str, ...]
-    python: str | None
-    """The Python it was installed with, X.Y.Z."""
-
-
-class ReleaseList(BaseModel):
-    """What `standfast release list` prints, oldest seal first, half-made ones last."""
-
-    releases: list[InstalledRelease]
 
 
 @dataclass
@@ -176,8 +167,8 @@ def _note_access(path: str, status: os.stat_result, owner: int, found: Scan) -> 
         found.access.append(Difference(path=path, problem="owner", detail=detail))
 
 
-def releases(layout: Layout) -> ReleaseList:
-    """The releases of an instance. Reads their manifests and seals; verifies nothing."""
+def releases(layout: Layout) -> list[InstalledRelease]:
+    """The releases of an instance, oldest seal first, half-made ones last. Verifies nothing."""
     try:
         folders = [
             path
@@ -189,26 +180,17 @@ def releases(layout: Layout) -> ReleaseList:
     except OSError as error:
         raise BadInput(f"{layout.releases}: {error.strerror}") from None
     current = layout.current.resolve() if layout.current.is_symlink() else None
-    listed = [_listed(folder, current) for folder in folders]
-    return ReleaseList(releases=sorted(listed, key=lambda found: (found.sealed_at or "~", found.release_id)))
+    return sorted((_found(folder, current) for folder in folders), key=_age)
 
 
-def _listed(folder: Path, current: Path | None) -> InstalledRelease:
-    try:
+def _age(found: InstalledRelease) -> tuple[str, str]:
+    return (found.seal.sealed_at if found.seal else "~", found.folder.name)
+
+
+def _found(folder: Path, current: Path | None) -> InstalledRelease:
+    seal, manifest = None, None
+    with suppress(OSError, ValidationError):
         seal = read_seal(folder)
-    except (OSError, ValidationError):
-        seal = None
-    try:
+    with suppress(BadInput):
         manifest = read_manifest(folder)
-    except BadInput:
-        manifest = None
-    return InstalledRelease(
-        release_id=folder.name,
-        sealed=seal is not None,
-        sealed_at=seal.sealed_at if seal else None,
-        current=folder.resolve() == current,
-        version=manifest.version if manifest else None,
-        commit=manifest.source.commit if manifest else None,
-        pythons=manifest.pythons if manifest else (),
-        python=seal.python if seal else None,
-    )
+    return InstalledRelease(folder, seal, manifest, current=folder.resolve() == current)

@@ -14,6 +14,7 @@ from standfast.store.connection import (
     open_store,
 )
 from standfast.store.ids import new_id
+from standfast.store.looking import look_at
 from standfast.store.migrations import APPLICATION_ID, Component, end_epoch, reworded_check, schema_versions
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Store",
     "end_epoch",
     "immediate",
+    "look_at",
     "new_id",
     "open_image",
     "open_readonly",

@@ -56,7 +56,19 @@ def open_readonly(path: Path) -> Store:
     Raises Refused: ``store_absent`` or ``store_foreign``. A newer schema is not refused here, so that health
     can describe it.
     """
-    connection = _connect(path, "ro", Store)
+    return _open_readonly(path, "ro")
+
+
+def open_untouched(path: Path, *, is_open: bool) -> Store:
+    """As ``open_readonly``, and no byte beside the store changes. For ``store.looking``, which says when.
+
+    ``is_open``: its -wal and -shm are there; else nobody has it open, and all of it is in its one file.
+    """
+    return _open_readonly(path, "ro&readonly_shm=1" if is_open else "ro&immutable=1")
+
+
+def _open_readonly(path: Path, mode: str) -> Store:
+    connection = _connect(path, mode, Store)
     try:
         _refuse_foreign(connection, path, create=False)
     except BaseException:
