@@ -62,6 +62,8 @@ COMMANDS: dict[str, str] = {
     "skill": "The text that shapes the morning brief.",
     "backup": "Backups: create, list, verify, prune, rehearse, migrate.",
     "usage": "What model calls used, and their ceilings.",
+    "facts": "The business facts that an upgrade must leave as they are.",
+    "upgrade": "Change the service over to this release: switch, status.",
     "unit": "The systemd units of this release.",
     "env": "The operator's environment file.",
     "receipt": "Operation receipts: record, list, show, verify.",

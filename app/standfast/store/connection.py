@@ -2,8 +2,8 @@
 
 import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,19 +31,29 @@ class Store(sqlite3.Connection):
     components: tuple[Component, ...] = ()
 
 
-def open_store(path: Path, components: Sequence[Component], *, create: bool = False) -> Store:
+type Around = Callable[[sqlite3.Connection], AbstractContextManager[None]]
+"""What surrounds pending migrations inside their transaction: an exception undoes them all."""
+
+
+def open_store(
+    path: Path,
+    components: Sequence[Component],
+    *,
+    create: bool = False,
+    around: Around = lambda _connection: nullcontext(),
+) -> Store:
     """Open the store at ``path`` for writing and bring every component's schema forward.
 
-    ``create`` makes a missing file (0600). Raises Refused: ``store_absent``, ``store_foreign`` (another
-    application's file), ``store_newer`` (a component is newer than this code; the file stays byte for byte as
-    it was); and StoreBusy.
+    ``create`` makes a missing file (0600). ``around`` may judge the migrations, when any are pending. Raises
+    Refused: ``store_absent``, ``store_foreign`` (another application's file), ``store_newer`` (a component is
+    newer than this code; the file stays byte for byte as it was); and StoreBusy.
     """
     if create and not path.exists():
         _create(path)
     connection = _connect(path, "rw", Store)
     try:
         connection.components = tuple(components)
-        _prepare(connection, path, create=create)
+        _prepare(connection, path, create=create, around=around)
     except BaseException:
         connection.close()
         raise
@@ -185,7 +195,7 @@ def _create(path: Path) -> None:
         return
 
 
-def _prepare(connection: Store, path: Path, *, create: bool) -> None:
+def _prepare(connection: Store, path: Path, *, create: bool, around: Around) -> None:
     # A refusal must leave every byte alone, so closing must not move the WAL into the database file.
     connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
     _refuse_foreign(connection, path, create=create)
@@ -201,7 +211,8 @@ def _prepare(connection: Store, path: Path, *, create: bool) -> None:
     if pending(connection, connection.components):
         with immediate(connection, "migrate"):
             refuse_newer(connection, connection.components)
-            apply_migrations(connection, connection.components)
+            with around(connection):
+                apply_migrations(connection, connection.components)
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:

@@ -73,6 +73,8 @@ class Request:
     """Who wants it; the user that runs it when empty."""
     release_after: str | None = None
     """The release that an upgrade is about to start; names both in the manifest."""
+    release_before: str | None = None
+    """The release that wrote the store, when the code of another one makes the backup."""
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
@@ -84,6 +86,7 @@ class Request:
         copied: Sequence[str] = (),
         asked_by: str = "",
         release_after: str | None = None,
+        release_before: str | None = None,
         limits: Limits | None = None,
     ) -> "Request":
         """From what an operator typed; BadInput names what is wrong."""
@@ -99,8 +102,14 @@ class Request:
             companions=Wanted.of(told, copied),
             asked_by=asked_by,
             release_after=release_after,
+            release_before=release_before,
             limits=limits,
         )
+
+    @property
+    def release(self) -> str:
+        """The release whose store it is."""
+        return self.release_before or running_release()
 
 
 def _user() -> str:
@@ -129,7 +138,7 @@ def create(layout: Layout, request: Request, *, report: Report = quiet, check: b
         refuse_newer(source, COMPONENTS)
         operations(source)  # an uninitialised store has no business to back up
         sequence = folders.next_sequence(home)
-        release, now = running_release(), time.time()
+        release, now = request.release, time.time()
         folder = request.to or home / folders.folder_name(sequence, now, release)
         _refuse_destination(layout, folder, request)
         refuse_little_space(
@@ -151,7 +160,7 @@ def create(layout: Layout, request: Request, *, report: Report = quiet, check: b
 
 
 def _origin(layout: Layout, request: Request, folder: Path, guard: Guard, sequence: int) -> Origin:
-    release, after = running_release(), request.release_after
+    release, after = request.release, request.release_after
     return Origin(
         sequence=sequence,
         release=release,

@@ -1,0 +1,118 @@
+"""`standfast upgrade`: change the service over to the release that runs this, and see how that stands."""
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from standfast.cli.common import EXIT_UNEXPECTED, current, emit, examples, facts, group, note, write
+from standfast.operations.upgrade.journal import Journal, Nothing, read
+from standfast.operations.upgrade.result import Switch
+from standfast.operations.upgrade.switching import Limits
+from standfast.operations.upgrade.upgrading import Asked, upgrade
+
+app = group("Change the service over to this release: switch, status.")
+
+RunId = Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Named in journal and backup.")]
+StopTimeout = Annotated[float, typer.Option(min=1, max=3600, help="Seconds for the service to stop.")]
+StartTimeout = Annotated[float, typer.Option(min=1, max=3600, help="Seconds until it must be READY.")]
+CanaryTimeout = Annotated[float, typer.Option(min=1, max=3600, help="Seconds for the canary.")]
+
+
+@app.command(
+    "switch",
+    epilog=examples(
+        "releases/NEW/venv/bin/standfast --check upgrade switch --from OLD",
+        "releases/NEW/venv/bin/standfast --json upgrade switch --from OLD --run-id 20260301-1",
+    ),
+)
+def switch_(
+    ctx: typer.Context,
+    *,
+    old: Annotated[str, typer.Option("--from", metavar="ID", help="The release that is left.")],
+    run_id: RunId = None,
+    stop_timeout: StopTimeout = Limits.stop,
+    start_timeout: StartTimeout = Limits.start,
+    canary_timeout: CanaryTimeout = Limits.canary,
+) -> None:
+    """Stop the service, back up, migrate, start this release, and see it finish a canary; or go back.
+
+    \b
+    A run that was cut short, at any step, is brought to its end by the same command.
+    Exit 0: this release works. Exit 1: it does not, and the output says which release runs now, or that the
+    service stays stopped and which ways lead on. Exit 3: refused, and nothing was touched.
+    """
+    context = current(ctx)
+    limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
+    asked = Asked.of(old=old, run_id=run_id, limits=limits)
+    end(ctx, upgrade(context.layout, asked, tell=tell, check=context.check), "upgraded")
+
+
+def end(ctx: typer.Context, found: Switch, wanted: str) -> None:
+    """Print what became of a switch, and exit by it."""
+    emit(ctx, found, lambda: render(found))
+    if found.outcome != wanted:
+        raise typer.Exit(EXIT_UNEXPECTED)
+
+
+def tell(step: str) -> None:
+    """A line of progress; whoever read them may be gone."""
+    with suppress(OSError, ValueError):
+        note(step)
+
+
+def render(found: Switch) -> None:
+    """A switch for a person."""
+    done = "would be " if found.check else ""
+    migrated = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in found.migrated.items())
+    canary = found.canary
+    facts(
+        [
+            ("outcome", f"{done}{found.outcome}" if found.changed else f"{found.outcome} already"),
+            ("from", found.release_from),
+            ("to", found.release_to),
+            *([("failed at", found.step)] if found.step else []),
+            *([("because", found.reason)] if found.reason else []),
+            *(
+                [("resumed", f"from {found.resumed_from}: {found.resumed_because}")]
+                if found.resumed_from
+                else []
+            ),
+            ("migrated", migrated or "nothing"),
+            ("backup", found.backup or "none"),
+            ("silence", f"{found.silence_seconds} s" if found.silence_seconds is not None else "-"),
+            (
+                "canary",
+                f"work {canary.work} in {canary.seconds} s by pid {canary.run.pid}" if canary else "-",
+            ),
+        ]
+    )
+    for line in found.explained:
+        write(f"explained: {line}")
+    for line in found.ways_on:
+        write(f"way on: {line}")
+
+
+@app.command("status", epilog=examples("standfast upgrade status", "standfast --json upgrade status"))
+def status_(ctx: typer.Context) -> None:
+    """Show the journal of the last switch: its step, and its outcome once it has one."""
+    found = read(current(ctx).layout)
+    emit(ctx, found or Nothing(), lambda: _render_status(found))
+
+
+def _render_status(journal: Journal | None) -> None:
+    if journal is None:
+        write("there was no switch yet")
+        return
+    facts(
+        [
+            ("operation", journal.operation),
+            ("run", journal.run_id),
+            ("from", journal.release_from),
+            ("to", journal.release_to),
+            ("step", journal.step),
+            ("outcome", journal.outcome or "not at its end"),
+            *([("failed at", journal.failed)] if journal.failed else []),
+            *([("because", journal.reason)] if journal.reason else []),
+        ]
+    )

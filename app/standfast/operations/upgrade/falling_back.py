@@ -1,0 +1,170 @@
+"""What becomes of a switch that failed: the old release again where that is safe, else a stopped service.
+
+Nothing was migrated and the target's process never started: the old release starts again (`resumed`). Else
+only a code rollback that a person has reviewed beforehand (`rolled_back`): matching schema numbers prove too
+little. Facts that differ without an explanation are never answered by starting anything, and no database is
+restored by itself: the service stays stopped, does not start at boot either, and `ways_on` names the lawful
+ways.
+"""
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+from standfast.errors import StandfastError
+from standfast.operations.upgrade import facts
+from standfast.operations.upgrade.fallback import why_not
+from standfast.operations.upgrade.journal import Step
+from standfast.operations.upgrade.result import Outcome, Switch
+from standfast.operations.upgrade.switching import StepFailed, Switching, reason_of, schema_now
+from standfast.store import triggers
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to become of it, and why."""
+
+    outcome: Outcome
+    because: str
+
+
+def go_back(switch: Switching, failed: StepFailed) -> Switch:
+    """Bring the host to a safe end after `failed`. Safe to repeat after a kill at any of its own steps."""
+    switch.tell(f"{failed.step} failed: {failed.reason}")
+    switch.keeper.note(failed=failed.step, reason=failed.reason)
+    if not switch.journal.began("stop"):
+        return finish(switch, "resumed", "the service was not touched")
+    switch.canary = switch.comparison = switch.silence = switch.main_pid = None
+    try:
+        _enter(switch, "back-stop")
+        switch.stopped()
+        decision = decide(switch)
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing is started any more
+        return _stay_stopped(switch, f"going back failed at back-stop: {reason_of(error)}")
+    switch.tell(f"going back: {decision.outcome}: {decision.because}")
+    if decision.outcome == "stopped":
+        return _stay_stopped(switch, decision.because)
+    return _start_again(switch, decision)
+
+
+def decide(switch: Switching) -> Decision:
+    """By what the store holds and the journal says, so that it comes out the same after a kill."""
+    journal, before = switch.journal, switch.journal.before
+    seen = schema_now(switch.layout)
+    migrated = seen != journal.schema_before
+    started = journal.began("start") or (
+        before is not None and facts.was_started(switch.layout, before.marks, switch.new.id)
+    )
+    if before is not None:
+        found = facts.compare(switch.layout, before, time.time())
+        if found.unexplained:
+            return Decision(
+                "stopped", f"business facts differ without an explanation: {'; '.join(found.unexplained)}"
+            )
+    if not migrated and not started:
+        if not journal.was_active:
+            return Decision("stopped", "the service did not run before either; nothing was migrated")
+        return Decision("resumed", "nothing was migrated and the target was never started")
+    if journal.operation == "rollback":
+        return Decision("resumed", "the release that was left understands its own store")
+    if reasons := why_not(switch.layout, target=switch.new.id, old=switch.old.id, schema=seen):
+        return Decision("stopped", f"no code rollback to {switch.old.id}: {'; '.join(reasons)}")
+    return Decision("rolled_back", f"{switch.old.id} is a reviewed fallback and understands the store")
+
+
+def _start_again(switch: Switching, decision: Decision) -> Switch:
+    step: Step = "back-unit"
+    unproven = ""
+    try:
+        _enter(switch, step)
+        switch.manager.place(switch.journal.unit_before)
+        step = "back-start"
+        _enter(switch, step)
+        switch.started(switch.old)
+        step = "back-canary"
+        _enter(switch, step)
+        assert switch.main_pid is not None
+        try:
+            switch.canary = switch.old.canary(switch.main_pid, switch.limits.canary)
+        except StandfastError as error:
+            # It runs again on the very store that it left, so it is not stopped for a canary that may just
+            # wait in a queue. After a code rollback nothing else shows that it works.
+            if decision.outcome != "resumed":
+                raise
+            unproven = f"; but it has not finished its canary: {reason_of(error)}"
+        step = "back-compare"
+        _enter(switch, step)
+        switch.compared(switch.old)
+    except Exception as error:  # noqa: BLE001 - as above
+        return _stay_stopped(switch, f"{decision.because}; going back failed at {step}: {reason_of(error)}")
+    return finish(switch, decision.outcome, decision.because + unproven)
+
+
+def _enter(switch: Switching, step: Step) -> None:
+    switch.tell(step)
+    switch.keeper.enter(step)
+
+
+def _stay_stopped(switch: Switching, because: str) -> Switch:
+    """Stopped, and so at the next boot too; what cannot be done of that is said."""
+    try:
+        switch.stopped()
+        switch.manager.enable(on=False)
+    except Exception as error:  # noqa: BLE001 - there is nothing left to fall back to
+        because += f"; and the service could not be shown to stay stopped: {reason_of(error)}"
+    switch.main_pid = None
+    return finish(switch, "stopped", because)
+
+
+def finish(switch: Switching, outcome: Outcome, because: str = "") -> Switch:
+    """Record the end of the switch, and say it."""
+    journal, comparison = switch.journal, switch.comparison
+    reason = None if journal.reason is None else f"{journal.reason}; {because}"
+    text = switch.manager.text()
+    switch.keeper.enter("done")
+    journal = switch.journal
+    result = Switch(
+        changed=journal.began("stop"),
+        check=False,
+        operation=journal.operation,
+        outcome=outcome,
+        run_id=journal.run_id,
+        release_from=journal.release_from,
+        release_to=journal.release_to,
+        resumed_from=switch.resumed_from,
+        resumed_because=switch.resumed_because,
+        step=journal.failed,
+        reason=reason,
+        silence_seconds=switch.silence,
+        facts_before=journal.facts_before,
+        facts_after=None if comparison is None else comparison.facts,
+        explained=[] if comparison is None else comparison.explained,
+        backup=journal.backup,
+        migrated=journal.migrated,
+        canary=switch.canary,
+        unit_sha256=None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+        main_pid=switch.main_pid,
+        forced=journal.forced,
+        phases=journal.steps,
+        ways_on=_ways_on(switch, outcome),
+    )
+    switch.keeper.note(outcome=outcome, reason=reason, result=result)
+    switch.let_go()
+    triggers.reach("upgrade.finished")
+    return result
+
+
+def _ways_on(switch: Switching, outcome: Outcome) -> list[str]:
+    journal = switch.journal
+    if outcome == "upgraded" or journal.failed is None:
+        return []
+    if outcome != "stopped":
+        return [f"release {journal.release_from} works on; switch again to a corrected {journal.release_to}"]
+    ways = ["fix forward: make a release that understands this store and upgrade to it (runbooks/upgrade.md)"]
+    if not journal.migrated:
+        ways.append(f"nothing was migrated: roll back to {journal.release_from} (runbooks/rollback.md)")
+    if journal.backup is not None:
+        lost = "everything since that backup is lost from the books, the era ends, operations are paused"
+        last = "and the account must be recovered before work goes on"
+        ways.append(f"restore {journal.backup} (runbooks/restore.md): {lost}, {last}")
+    return ways
