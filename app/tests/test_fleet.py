@@ -1,0 +1,290 @@
+"""The end of a run over many hosts: its summary and its fleet receipt, as Ansible's own runs give them.
+
+The plays are small, and use the shared first and last tasks of the playbooks; their hosts are this machine.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TASKS = CHECKOUT / "playbooks/tasks"
+PLUGINS = CHECKOUT / "playbooks/callback_plugins"
+HOSTS = ["one", "two", "three", "four", "five"]
+HIDDEN = "its words are hidden, because it handles credentials"
+SECRET = "a-credential-0123456789"
+DEFAULT = "{{ standfast_serial | default([1, '25%', '100%']) }}"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> ModuleType:
+    """The plug-in as a module, for its plain functions."""
+    spec = importlib.util.spec_from_file_location("fleet_under_test", PLUGINS / "fleet.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Fleet:
+    """Five hosts that are this machine, and a folder for receipts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.receipts = folder, folder / "receipts"
+        self.inventory = {name: {"ansible_connection": "local"} for name in HOSTS}
+
+    def command(self, work: list[dict[str, Any]], *arguments: str, serial: object = DEFAULT) -> list[str]:
+        block = [
+            *work,
+            {
+                "ansible.builtin.import_tasks": str(TASKS / "result.yml"),
+                "vars": {"result_after": "0.2.0-bbbb"},
+            },
+        ]
+        variables = {
+            "instance_name": "lucy-agent",
+            "instance_user": "lucy",
+            "instance_root": "/srv/lucy",
+            "ansible_python_interpreter": sys.executable,
+            "receipt_operation": "upgrade",
+            "receipt_controller_folder": str(self.receipts),
+            "__release_id": "0.2.0-bbbb",
+            "host_holder": "me@here",
+        }
+        play = {
+            "name": "Upgrade | Tried here",
+            "hosts": "all",
+            "serial": serial,
+            "gather_facts": False,
+            "vars": variables,
+            "tasks": [
+                {"ansible.builtin.import_tasks": str(TASKS / "begin.yml")},
+                {"block": block, "rescue": [{"ansible.builtin.import_tasks": str(TASKS / "failed.yml")}]},
+            ],
+        }
+        (self.folder / "play.yml").write_text(yaml.safe_dump([play]))
+        (self.folder / "hosts.yml").write_text(
+            yaml.safe_dump({"all": {"hosts": self.inventory}}, sort_keys=False)
+        )
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        return [program, "-i", str(self.folder / "hosts.yml"), str(self.folder / "play.yml"), *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_ROLES_PATH": str(CHECKOUT / "roles"),
+            "ANSIBLE_CALLBACK_PLUGINS": str(PLUGINS),
+            "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+            "HIDDEN": SECRET,
+        }
+
+    def run(self, work: list[dict[str, Any]], *arguments: str, rc: int, serial: object = DEFAULT) -> str:
+        done = subprocess.run(
+            self.command(work, *arguments, serial=serial),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def kept(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted(self.receipts.glob("fleet-*.json"))]
+
+    def outcomes(self) -> dict[str, str]:
+        return {row["host"]: row["outcome"] for row in self.kept()[-1]["hosts"]}
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def refuse(*hosts: str) -> dict[str, Any]:
+    words = {"msg": "Refused: there is no room. To do: make some"}
+    return {"ansible.builtin.fail": words, "when": f"inventory_hostname in {list(hosts)}"}
+
+
+CHANGE = {"ansible.builtin.command": "true", "changed_when": True}
+REACH = {"ansible.builtin.raw": "true", "changed_when": False}
+
+
+def table_of(said: str) -> dict[str, str]:
+    """The rows of the summary, by host."""
+    lines = said.partition("HOST ")[2].splitlines()[1:]
+    rows = [line for line in lines[: lines.index("")] if line]
+    return {line.split()[0]: line for line in rows}
+
+
+def test_a_bad_canary_stops_the_roll_and_one_summary_names_the_hosts_not_attempted(five: Fleet) -> None:
+    said = five.run([refuse("one"), CHANGE], rc=2)
+    assert said.count("HOST ") == said.count("FLEET: ") == 1
+    assert "FLEET: 5 hosts in batches of 1, 1, 3; one comes first." in said
+    rows = table_of(said)
+    assert list(rows) == HOSTS
+    assert "refused        there is no room. To do: make some" in rows["one"]
+    assert all(" not attempted " in rows[name] for name in HOSTS[1:])
+    assert "upgrade: 5 hosts, 1 refused, 4 not attempted." in said
+    assert "--limit 'one,two,three,four,five'" in said
+    (receipt,) = five.kept()
+    assert (receipt["verdict"], receipt["target"], receipt["continues"]) == ("stopped", "0.2.0-bbbb", None)
+    assert receipt["counts"] == {"refused": 1, "not attempted": 4}
+    assert receipt["hosts"][0]["run_id"]
+
+
+def test_the_rest_continues_the_roll_and_the_last_one_of_it_too(five: Fleet) -> None:
+    five.run([refuse("three"), CHANGE], rc=2)
+    assert list(five.outcomes().values()) == ["done", "done", "refused", "done", "done"]
+    said = five.run([CHANGE], "--limit", "three", rc=0)
+    first = min(five.receipts.glob("fleet-*.json"))
+    assert f"Continues {first.name}." in said
+    assert table_of(said)["one"].split()[4:6] == ["done", "earlier"]
+    receipt = five.kept()[-1]
+    assert receipt["continues"]["file"] == first.name
+    assert receipt["verdict"] == "done"
+    assert [row["earlier"] for row in receipt["hosts"]] == [first.name] * 2 + [None] + [first.name] * 2
+    alone = five.run([CHANGE], "--limit", "three", rc=0)  # after its roll has ended: no fleet
+    assert "HOST " not in alone
+    assert len(five.kept()) == 2
+
+
+def test_a_host_that_is_lost_in_the_middle_stops_the_roll(five: Fleet) -> None:
+    five.inventory["two"] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": "1"}
+    said = five.run([REACH, CHANGE], rc=4)
+    assert list(five.outcomes().values()) == ["done", "unreachable", *["not attempted"] * 3]
+    assert "unreachable" in table_of(said)["two"]
+
+
+def test_the_receipt_is_private_and_holds_no_credential(five: Fleet) -> None:
+    hidden = {
+        "ansible.builtin.command": 'sh -c \'echo {{ lookup("ansible.builtin.env", "HIDDEN") }} >&2; exit 1\'',
+        "no_log": True,
+        "when": "inventory_hostname == 'two'",
+    }
+    said = five.run([hidden], rc=2)
+    (path,) = five.receipts.glob("fleet-*.json")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert SECRET not in path.read_text()
+    assert SECRET not in said
+    assert (five.outcomes()["two"], five.kept()[0]["hosts"][1]["reason"]) == ("failed", HIDDEN)
+
+
+def test_a_dry_run_shows_the_table_and_keeps_nothing(five: Fleet) -> None:
+    said = five.run([refuse("two")], "--check", rc=2)
+    assert "check mode: nothing was changed" in said
+    assert "refused" in table_of(said)["two"]
+    assert not five.receipts.exists()
+
+
+def test_an_interrupted_run_still_tells_what_became_of_each_host(five: Fleet) -> None:
+    waits = {
+        "name": "Wait | Long",
+        "ansible.builtin.command": "sleep 60",
+        "when": "inventory_hostname == 'two'",
+    }
+    with subprocess.Popen(
+        five.command([waits, CHANGE]),
+        cwd=five.folder,
+        env=five.environment | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Wait | Long" in line:  # skipped hosts are not shown: it is the second one's turn
+                time.sleep(1)
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stdout.read()
+        assert process.wait(timeout=30) != 0
+    assert list(five.outcomes().values()) == ["done", "failed", *["not attempted"] * 3], rest
+    assert five.kept()[-1]["verdict"] == "interrupted"
+    assert "interrupted while at work" in table_of(rest)["two"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "serial", "sizes"),
+    [
+        (5, [1, "25%", "100%"], [1, 1, 3]),
+        (20, [1, "25%", "100%"], [1, 5, 14]),
+        (2, [1, "25%", "100%"], [1, 1]),
+        (7, ["1", "2"], [1, 2, 2, 2]),
+        (3, [0], [3]),
+    ],
+)
+def test_the_batches_that_are_announced(
+    fleet: ModuleType, hosts: int, serial: list[Any], sizes: list[int]
+) -> None:
+    assert fleet.batches_of(hosts, serial) == sizes
+
+
+def test_a_reason_is_one_line_with_an_end(fleet: ModuleType) -> None:
+    assert fleet.clean("a\x1b[31m b\n  c", 80) == "a [31m b c"
+    assert fleet.clean("x" * 100, 20) == "x" * 17 + "..."
+
+
+def test_a_spoilt_receipt_in_the_folder_is_not_continued(fleet: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "fleet-20991231T000000Z-aaaaaaaaaaaa.json").write_text("{")
+    (tmp_path / "fleet-20991230T000000Z-aaaaaaaaaaaa.json").write_text("[]")
+    assert fleet.newest_receipt(tmp_path, "upgrade") is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "target", "hosts", "goes_on"),
+    [
+        ("upgrade", "0.2.0-bbbb", ["two", "three"], True),
+        ("upgrade", "0.2.0-bbbb", ["three"], True),
+        ("upgrade", None, ["two"], True),  # lost before it could say which release
+        ("upgrade", "0.3.0-cccc", ["two", "three"], False),  # another release is another roll
+        ("upgrade", "0.2.0-bbbb", ["one", "two"], False),  # not only the rest
+        ("upgrade", "0.2.0-bbbb", ["four"], False),  # a host of no roll
+        ("backup", None, ["two"], False),
+    ],
+)
+def test_the_rest_of_the_newest_roll_goes_on_from_it(
+    fleet: ModuleType, tmp_path: Path, *, operation: str, target: str | None, hosts: list[str], goes_on: bool
+) -> None:
+    ends = {"one": "done", "two": "refused", "three": "not attempted"}
+    earlier = {
+        "operation": "upgrade",
+        "target": "0.2.0-bbbb",
+        "hosts": [{"host": host, "outcome": outcome} for host, outcome in ends.items()],
+    }
+    (tmp_path / "fleet-20260101T000000Z-aaaaaaaaaaaa.json").write_text(json.dumps(earlier))
+    rows = [{"host": host, "target": target, "outcome": "done"} for host in hosts]
+    found = fleet.continued(tmp_path, operation, rows)
+    assert (found is not None) == goes_on
+    if found is not None:
+        whole = fleet.with_earlier(rows, *found)
+        assert [row["host"] for row in whole] == list(ends)
+        assert whole[0]["earlier"] == "fleet-20260101T000000Z-aaaaaaaaaaaa.json"
+        assert fleet.verdict_of(whole, interrupted=False) == ("done" if len(hosts) == 2 else "stopped")
+
+
+def test_every_playbook_over_several_hosts_begins_with_the_gate() -> None:
+    for path in sorted((CHECKOUT / "playbooks").glob("*.yml")):
+        (play,) = yaml.safe_load(path.read_text())
+        if "serial" in play:
+            assert play["tasks"][0]["ansible.builtin.import_tasks"] == "tasks/begin.yml", path.name
+            assert play["vars"]["receipt_operation"], path.name
+            assert "any_errors_fatal" not in path.read_text()
+        else:
+            assert re.search("status|preflight", path.name), path.name
