@@ -13,7 +13,7 @@ app = group("The business facts that an upgrade must leave as they are.")
 @app.command("facts", epilog=examples("standfast facts", "standfast --json facts"))
 def facts_(ctx: typer.Context) -> None:
     """Read orders, money, stock, work and reports in one moment, and their digest; changes nothing."""
-    found = look(current(ctx).layout, time.time()).facts
+    found = look(current(ctx).layout, time.time())
     emit(ctx, found, lambda: _render(found))
 
 

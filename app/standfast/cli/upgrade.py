@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import EXIT_UNEXPECTED, current, emit, examples, facts, group, note, write
+from standfast.operations.upgrade.beginning import Asked, named
 from standfast.operations.upgrade.journal import Journal, Nothing, read
 from standfast.operations.upgrade.result import Switch
 from standfast.operations.upgrade.switching import Limits
-from standfast.operations.upgrade.upgrading import Asked, upgrade
+from standfast.operations.upgrade.upgrading import upgrade
 
 app = group("Change the service over to this release: switch, status.")
 
@@ -44,8 +45,9 @@ def switch_(
     """
     context = current(ctx)
     limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
-    asked = Asked.of(old=old, run_id=run_id, limits=limits)
-    end(ctx, upgrade(context.layout, asked, tell=tell, check=context.check), "upgraded")
+    asked = Asked.of(run_id, limits)
+    done = upgrade(context.layout, named(old, "--from"), asked, tell=tell, check=context.check)
+    end(ctx, done, "upgraded")
 
 
 def end(ctx: typer.Context, found: Switch, wanted: str) -> None:

@@ -21,7 +21,7 @@ from standfast.clock import rfc3339
 from standfast.layout import Layout
 from standfast.operations.canary import is_canary
 from standfast.operations.opening import refuse_other_user
-from standfast.store import open_readonly, schema_versions
+from standfast.store import look_at, open_readonly, schema_versions
 
 _LISTED = 20
 """Rows that are named in an explanation; the rest is counted."""
@@ -107,9 +107,19 @@ def canonical(business: Mapping[str, object]) -> bytes:
     return json.dumps(business, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def look(layout: Layout, now: float) -> Reading:
-    """The facts of the live store, read only. Raises Refused as opening the store does."""
+def look(layout: Layout, now: float) -> Facts:
+    """The facts of the live store, leaving no trace. Raises Refused as opening the store does."""
     refuse_other_user(layout)
+
+    def found(connection: sqlite3.Connection) -> Facts:
+        with _one_moment(connection):
+            return read(connection, now).facts
+
+    return look_at(layout.database, found)
+
+
+def take(layout: Layout, now: float) -> Reading:
+    """The facts of the live store with their marks, whatever a killed process has left beside it."""
     with closing(open_readonly(layout.database)) as connection, _one_moment(connection):
         return read(connection, now)
 

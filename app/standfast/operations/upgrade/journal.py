@@ -142,9 +142,15 @@ class Keeper:
 
 
 @contextmanager
-def at_work(layout: Layout) -> Iterator[None]:
-    """Be the only switch of this state directory; the kernel frees the lock when the process dies."""
+def at_work(layout: Layout, *, make: bool = True) -> Iterator[None]:
+    """Be the only switch of this state directory; the kernel frees the lock when the process dies.
+
+    Without `make` a lock that is not there is not made: nobody else is at work then.
+    """
     lock = layout.state / "upgrade.lock"
+    if not make and not lock.exists():
+        yield
+        return
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -35,7 +35,7 @@ _PROPERTIES = (
     "ControlGroup",
     "UnitFileState",
 )
-_AT_REST = frozenset({"inactive", "failed"})
+AT_REST = frozenset({"inactive", "failed"})
 
 
 class ManagerFailed(StandfastError):
@@ -128,7 +128,7 @@ class Manager:
 
     def _at_rest(self, cgroup: str) -> bool:
         found = self.look()
-        return found.active in _AT_REST and not processes(cgroup) and not processes(found.cgroup)
+        return found.active in AT_REST and not processes(cgroup) and not processes(found.cgroup)
 
     def start(self, timeout: float) -> UnitState:
         """Start the unit and wait until its process has said READY. Raises ManagerFailed when it does not."""

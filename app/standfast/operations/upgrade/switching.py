@@ -32,7 +32,7 @@ from standfast.operations.initialise import initialise_instance
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.operations.upgrade import facts
 from standfast.operations.upgrade.journal import Journal, Keeper, Step
-from standfast.operations.upgrade.manager import SETTLE, Manager, ManagerFailed, release_of, until
+from standfast.operations.upgrade.manager import AT_REST, SETTLE, Manager, ManagerFailed, release_of, until
 from standfast.operations.upgrade.result import Proof
 from standfast.operations.upgrade.sides import Side
 from standfast.store import open_readonly, open_store, schema_versions, triggers
@@ -170,13 +170,13 @@ class Switching:
             raise ManagerFailed(f"{self.manager.unit} is at rest, but {reason_of(refused[0])}")
 
     def _facts(self) -> None:
-        self.keeper.note(facts_before=facts.look(self.layout, time.time()).facts)
+        self.keeper.note(facts_before=facts.take(self.layout, time.time()).facts)
 
     def _stop(self) -> None:
-        if self.manager.look().active not in {"inactive", "failed"} or self.journal.stop_asked_at is None:
+        if self.manager.look().active not in AT_REST or self.journal.stop_asked_at is None:
             self.keeper.note(stop_asked_at=time.time())
         self.stopped()
-        reading = facts.look(self.layout, time.time())
+        reading = facts.take(self.layout, time.time())
         self.keeper.note(facts_stopped=reading.facts, marks=reading.marks)
 
     def _backup(self) -> None:

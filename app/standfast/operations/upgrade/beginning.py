@@ -1,0 +1,201 @@
+"""What every switch begins with: what is asked, what is refused, and where one that was cut short goes on.
+
+A process can die at any moment: by SIGKILL, with the host, with its disk. Below is what is then there, and
+what the next run of the same command does. "As before" means that the store's schema is what it was and that
+no process of the target has ever begun to serve it. "Old*" is an old release that refuses a migrated store
+and so serves nobody. What a reboot starts by itself is the unit that is in place.
+
+    died in                   store        unit           may run        after a reboot   the next run
+    facts                     as before    old            old            old              begins anew
+    stop                      as before    old            old, nobody    old              begins anew
+    backup                    as before    old            nobody         old              begins anew
+    migrate, not committed    as before    old            nobody         old              begins anew
+    migrate, committed        migrated     old            nobody         old*             stop; migrate
+    unit                      as before    old or target  nobody         old or target    begins anew
+    unit                      migrated     old or target  nobody         old* or target   (A)
+    start                     either       target         target, or not target           (A)
+    canary, compare, done     either       target         target         target           (A)
+    back-stop                 any          old or target  either         old* or target   (B)
+    back-unit, back-start     any          old or target  old, nobody    old* or target   (B)
+    back-canary, back-compare any          old            old            old              (B)
+    after outcome `stopped`   any          any            nobody         nobody           a new switch
+
+(A) Where the target runs under its own unit, it is asked for a canary and the facts are compared; else the
+unit is stopped, and it goes on at `unit`. (B) The unit is stopped again, and what is to become of it is
+decided once more, by the store and the journal: that comes out the same. "Begins anew" makes a new backup;
+the earlier one stays. At `migrate` nothing is pending then, and the facts were compared in the transaction that
+committed.
+
+A kill between the effect of a step and the next entry is a kill in that step: every step may be done twice.
+"""
+
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from standfast.authority import agrees, host_identity, operations, refuse_other_host
+from standfast.errors import BadInput, Refused
+from standfast.layout import Layout, checked_path
+from standfast.operations.schema import COMPONENTS, understood
+from standfast.operations.upgrade import facts
+from standfast.operations.upgrade.falling_back import finish, go_back
+from standfast.operations.upgrade.journal import Journal, Operation, Step
+from standfast.operations.upgrade.manager import Manager, UnitState, release_of
+from standfast.operations.upgrade.result import Switch
+from standfast.operations.upgrade.switching import Limits, StepFailed, Switching, reason_of, schema_now
+from standfast.release.installed import SEAL
+from standfast.store import Store, look_at, schema_versions
+from standfast.store.migrations import refuse_newer
+
+_LONGEST_NAME = 64
+_NAMES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an operator, or a playbook, wants of any switch."""
+
+    run_id: str
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def of(cls, run_id: str | None, limits: Limits) -> "Asked":
+        """From what was typed; BadInput names what is wrong."""
+        return cls(named(run_id or f"{int(time.time()):x}-{secrets.token_hex(3)}", "--run-id"), limits)
+
+
+def named(text: str, option: str) -> str:
+    """The text again when it can be an id; else BadInput, which names the option."""
+    if not text or len(text) > _LONGEST_NAME or not set(text) <= _NAMES:
+        raise BadInput(f"{option}: 1 to {_LONGEST_NAME} letters, digits, . _ + or -")
+    return text
+
+
+def carry_on(work: Switching, first: Step) -> Switch:
+    """Forward from a step, and back when one fails."""
+    try:
+        work.forward(first)
+    except StepFailed as failed:
+        return go_back(work, failed)
+    return finish(work, "upgraded" if work.journal.operation == "upgrade" else "rolled_back")
+
+
+def resume(work: Switching) -> Switch:
+    """Bring a run that was cut short to its end. What it left decides how, not what it meant to do."""
+    found = work.journal
+    work.resumed_from = found.step
+    if found.failed is not None:
+        work.resumed_because = f"{found.failed} had failed and going back was under way: it goes on"
+        return go_back(work, StepFailed(found.failed, found.reason or "unknown"))
+    try:
+        first, work.resumed_because = _where(work)
+    except Exception as error:  # noqa: BLE001 - the safe way is the one back
+        return go_back(work, StepFailed(found.step, reason_of(error)))
+    work.tell(f"an earlier run was cut short at {found.step}: {work.resumed_because}")
+    return carry_on(work, first)
+
+
+def _where(work: Switching) -> tuple[Step, str]:
+    """The step to go on from, by the table above; and why."""
+    found, before = work.journal, work.journal.before
+    migrated = schema_now(work.layout) != found.schema_before
+    started = found.began("start") or (
+        before is not None and facts.was_started(work.layout, before.marks, work.new.id)
+    )
+    if before is None or not (migrated or started):
+        return "facts", "nothing was migrated and the target was never started, so it begins anew"
+    if runs(work.manager, work.manager.look(), work.new.id, work.new_unit):
+        return "canary", "the target runs, so it is to show that it works"
+    work.stopped()
+    if found.step == "migrate":
+        return "migrate", "the store was migrated and the target never started, so it goes on there"
+    return "unit", "the target does not run and the store is ready for it, so it is started again"
+
+
+def runs(manager: Manager, state: UnitState, release: str, text: str) -> bool:
+    """Whether the service is that release's, under the very text that it writes."""
+    return state.active == "active" and release_of(state.main_pid) == release and manager.text() == text
+
+
+def refuse_other_end(last: Journal, operation: Operation, to: str) -> None:
+    """Raise Refused `upgrade_unfinished` unless what was cut short is what is asked for now."""
+    if (last.operation, last.release_to) == (operation, to):
+        return
+    raise Refused(
+        "upgrade_unfinished",
+        f"another {last.operation} was cut short and must come to its end first",
+        observed=f"{last.operation} from {last.release_from} to {last.release_to}, at {last.step}",
+        remedy=f"repeat the {last.operation} to {last.release_to}: it goes on, or back",
+    )
+
+
+def refuse_absent(layout: Layout, release: str) -> None:
+    """Raise Refused `release_absent` unless a release is installed here, sealed."""
+    folder = checked_path(str(layout.releases / release), "release")
+    if not (folder / SEAL).is_file():
+        raise Refused(
+            "release_absent",
+            "there is no such installed release",
+            observed=f"{folder} is {'half-made' if folder.is_dir() else 'absent'}",
+            remedy="see `standfast release list`",
+        )
+
+
+def refuse_inactive(layout: Layout) -> None:
+    """Raise Refused unless this instance's era goes on, here: else no canary could be finished."""
+    refuse_other_host(layout.marker, host_identity())
+
+    def look(connection: Store) -> None:
+        refuse_newer(connection, COMPONENTS)
+        control = operations(connection)
+        if not agrees(connection, layout.marker):
+            raise Refused(
+                "marker_disagrees",
+                "the marker does not name the store's epoch, so nothing would be finished",
+                observed=str(layout.marker),
+                remedy="see `standfast health`",
+            )
+        if control.paused:
+            raise Refused(
+                "paused",
+                "the instance is paused, so a release could not show that it works",
+                observed=f"paused: {control.reason}",
+                remedy="see `standfast health` for why; recover, and let operations go on, first",
+            )
+
+    look_at(layout.database, look)
+
+
+def schema_seen(layout: Layout) -> dict[str, int]:
+    """Of the live store, leaving no trace."""
+    return look_at(layout.database, schema_versions)
+
+
+def foreseen(begun: Journal, text: str) -> Switch:
+    """What would be done; nothing was."""
+    upgrade = begun.operation == "upgrade"
+    return Switch(
+        changed=True,
+        check=True,
+        operation=begun.operation,
+        outcome="upgraded" if upgrade else "rolled_back",
+        run_id=begun.run_id,
+        release_from=begun.release_from,
+        release_to=begun.release_to,
+        resumed_from=begun.step if begun.steps else None,
+        facts_before=begun.facts_before,
+        backup=begun.backup,
+        migrated=raised(begun.schema_before, understood()) if upgrade else {},
+        unit_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        forced=begun.forced,
+    )
+
+
+def raised(before: dict[str, int], after: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """The components whose version differs: from, to."""
+    return {
+        name: (before.get(name, 0), version)
+        for name, version in after.items()
+        if before.get(name, 0) != version
+    }
