@@ -65,6 +65,7 @@ COMMANDS: dict[str, str] = {
     "facts": "The business facts that an upgrade must leave as they are.",
     "upgrade": "Change the service over to this release: switch, status.",
     "rollback": "Let an older kept release take the service over; the state stays as it is.",
+    "preflight": "What an upgrade to this release would meet.",
     "unit": "The systemd units of this release.",
     "env": "The operator's environment file.",
     "receipt": "Operation receipts: record, list, show, verify.",

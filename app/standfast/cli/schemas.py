@@ -34,6 +34,7 @@ PUBLISHED: dict[str, str] = {
     "order-resolved": "standfast.cli.order:OrderResolved",
     "order-revoked": "standfast.cli.order:OrderRevoked",
     "order-sent": "standfast.cli.order:OrderSent",
+    "preflight": "standfast.operations.preflight.result:Preflight",
     "receipt": "standfast.receipts.model:Receipt",
     "receipt-draft": "standfast.receipts.model:Draft",
     "receipt-list": "standfast.receipts.model:ReceiptList",

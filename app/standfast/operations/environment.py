@@ -318,6 +318,13 @@ def check(layout: Layout) -> EnvironmentCheck:
     )
 
 
+def given(layout: Layout) -> dict[str, str]:
+    """The pairs that systemd gives the service from the existing file; empty when it cannot be read."""
+    data, _ = _read(layout.environment)
+    pairs, _ = parse(_decoded(data or b"")[0])
+    return pairs
+
+
 def _decoded(data: bytes) -> tuple[str, list[Problem]]:
     text = data.decode("utf-8", "surrogateescape")
     if text.startswith(_BOM):

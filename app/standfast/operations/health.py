@@ -137,7 +137,7 @@ def look(layout: Layout, now: float) -> Health:
 def _look(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
     present = schema_versions(connection)
     try:
-        return _examine(connection, layout, now)
+        return examine(connection, layout, now)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or present == understood():
             raise
@@ -149,7 +149,8 @@ def _look(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
     )
 
 
-def _examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
+def examine(connection: sqlite3.Connection, layout: Layout, now: float) -> Health:
+    """The health that a store of this code's schema tells of; the caller has begun a transaction."""
     control = operations(connection)
     waiting, counted = work.ages(connection, now), work.counts(connection)
     open_orders = orders.counts(connection)

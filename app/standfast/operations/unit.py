@@ -7,6 +7,7 @@ systemd's escaping.
 """
 
 import difflib
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,13 @@ UMask=0077
 [Install]
 WantedBy=default.target
 """
+
+
+def seconds(directive: str) -> float:
+    """What the service's unit says of a time limit, the same for every release folder and instance."""
+    found = re.search(rf"^{directive}=(\d+)$", _TEMPLATE, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
 
 
 class UnitText(BaseModel):

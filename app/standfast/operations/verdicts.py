@@ -40,6 +40,8 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    units: list[str] = Field(default_factory=list)
+    """sha256 of each text of the service's unit that an install or an upgrade placed."""
     history: list[Judged] = Field(default_factory=list)
     """Oldest first."""
     floor: Floor | None = None

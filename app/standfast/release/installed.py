@@ -180,14 +180,15 @@ def releases(layout: Layout) -> list[InstalledRelease]:
     except OSError as error:
         raise BadInput(f"{layout.releases}: {error.strerror}") from None
     current = layout.current.resolve() if layout.current.is_symlink() else None
-    return sorted((_found(folder, current) for folder in folders), key=_age)
+    return sorted((installed_at(folder, current) for folder in folders), key=_age)
 
 
 def _age(found: InstalledRelease) -> tuple[str, str]:
     return (found.seal.sealed_at if found.seal else "~", found.folder.name)
 
 
-def _found(folder: Path, current: Path | None) -> InstalledRelease:
+def installed_at(folder: Path, current: Path | None = None) -> InstalledRelease:
+    """What lies in a release's folder, whole or not; `current` is where the link leads."""
     seal, manifest = None, None
     with suppress(OSError, ValidationError):
         seal = read_seal(folder)

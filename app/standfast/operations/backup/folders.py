@@ -3,13 +3,14 @@
 import fcntl
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from standfast.durable import create_folder, write_file
+from standfast.durable import create_folder, sync_folder, write_file
 from standfast.errors import Refused
 from standfast.layout import Layout
 
@@ -138,6 +139,34 @@ def unused(backup: Path) -> Iterator[bool]:
     """Whether nobody reads this backup; nobody begins to, while the block lasts."""
     with _locked(backup, fcntl.LOCK_EX) as mine:
         yield mine
+
+
+@contextmanager
+def scratch(home: Path, name: str) -> Iterator[Path]:
+    """A private folder that is gone afterwards; what a killed process left of it is removed first.
+
+    Raises Refused `rehearsal_running` when another process has it.
+    """
+    folder = home / name
+    if folder.is_symlink():
+        folder.unlink()
+    if folder.is_dir():
+        with unused(folder) as free:
+            if not free:
+                raise Refused(
+                    "rehearsal_running",
+                    f"another {name} of this instance is running",
+                    observed=f"{folder} is locked",
+                    remedy="wait until it has ended",
+                )
+            shutil.rmtree(folder)
+    create_folder(folder, FOLDER_MODE)
+    try:
+        with in_use(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder)
+        sync_folder(home)
 
 
 @contextmanager

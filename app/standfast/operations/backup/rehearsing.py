@@ -6,11 +6,10 @@ marker and the backup itself are not touched; an operation receipt says what was
 
 import platform
 import secrets
-import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from pydantic import BaseModel
 
 from standfast.authority import end_era, new_epoch, operations
 from standfast.clock import rfc3339
-from standfast.durable import create_empty, create_folder, sync_folder, write_file
-from standfast.errors import ConfigurationInvalid, Refused, StandfastError
+from standfast.durable import create_empty, write_file
+from standfast.errors import ConfigurationInvalid, StandfastError
 from standfast.layout import Layout, running_release
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE, FOLDER_MODE, MANIFEST, REHEARSED, SNAPSHOT, in_use
@@ -88,7 +87,7 @@ def rehearse(
         return Rehearsal(
             changed=True, check=True, ok=None, path=str(path), checks=[], seconds=0, receipt=None
         )
-    with scratch(home) as folder, cancelable() as canceled:
+    with folders.scratch(home, SCRATCH) as folder, cancelable() as canceled:
         guard = Guard(limits, live=None, target=home, canceled=canceled)
         checks = _Rehearsing(path, manifest, Layout(folder / "state"), guard, report).checks()
     ok = all(one.outcome == "pass" for one in checks)
@@ -103,31 +102,6 @@ def rehearse(
         seconds=round(time.time() - began, 3),
         receipt=kept,
     )
-
-
-@contextmanager
-def scratch(home: Path) -> Iterator[Path]:
-    """A private folder that is gone afterwards; what a killed rehearsal left of it is removed first."""
-    folder = home / SCRATCH
-    if folder.is_symlink():
-        folder.unlink()
-    if folder.is_dir():
-        with folders.unused(folder) as free:
-            if not free:
-                raise Refused(
-                    "rehearsal_running",
-                    "another rehearsal of this instance is running",
-                    observed=f"{folder} is locked",
-                    remedy="wait until it has ended",
-                )
-            shutil.rmtree(folder)
-    create_folder(folder, FOLDER_MODE)
-    try:
-        with in_use(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder)
-        sync_folder(home)
 
 
 @dataclass
