@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +21,18 @@ from bench_machine import Rounds, median, paired
 from bench_table import Measured, at_most, told
 from sandbox import CHECKOUT, SandboxError
 
-from standfast.durable import create_empty, sync_file
+from standfast.authority import operations
+from standfast.durable import create_empty, create_file, sync_file
 from standfast.layout import Layout
 from standfast.operations.backup import snapshot
 from standfast.operations.backup.limits import Guard, Limits
-from standfast.operations.restore import copying
+from standfast.operations.restore import copying, emptying
+from standfast.operations.restore.emptying import Emptied
 from standfast.operations.schema import COMPONENTS
+from standfast.orders.intent import Intent
 from standfast.store import immediate, open_readonly, open_store
+from standfast.supplier.ledger import LEDGER, Ledger
+from standfast.supplier.wire import EpochRegistration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,10 +50,11 @@ class Sizes:
     megabytes: int
     rounds: int
     restores: int
+    receipts: int
 
 
-FULL = Sizes(megabytes=1000, rounds=7, restores=3)
-QUICK = Sizes(megabytes=60, rounds=2, restores=1)
+FULL = Sizes(megabytes=1000, rounds=7, restores=3, receipts=10_000)
+QUICK = Sizes(megabytes=60, rounds=2, restores=1, receipts=1_000)
 
 
 @contextmanager
@@ -87,10 +97,12 @@ sys.exit(code)
 """
 
 
-def _standfast(layout: Layout, *words: str) -> _Ran:
+def _standfast(layout: Layout, *words: str, environment: dict[str, str] | None = None) -> _Ran:
     command = [sys.executable, "-I", "-c", _PROGRAM, "--state", str(layout.state), *words]
     began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})}
+    )
     seconds = time.perf_counter() - began
     if done.returncode:
         raise SandboxError(f"{words}: exit code {done.returncode}: {done.stderr[-500:]}")
@@ -234,18 +246,29 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
             shutil.copyfile(image, target)
             sync_file(target)
 
-        def ours() -> None:
+        def emptied() -> None:
+            told = Emptied(source=name, safety=name, epoch="")
+            with closing(open_readonly(layout.database)) as live:
+                page_size = live.execute("PRAGMA page_size").fetchone()[0]
+            copying.install(layout.database, emptying.make(layout.root, told, page_size), lambda: None)
+            copying.fill(layout.database, image)
+            settled()
+
+        def through_the_log() -> None:
             copying.install(layout.database, image, lambda: None)
+            settled()
+
+        def settled() -> None:
             with closing(open_store(layout.database, COMPONENTS)) as live:
                 copying.checkpoint(live)
 
         def once(number: int) -> dict[str, float]:
             values = {}
-            ways = {"plain": plain, "install": ours}
+            ways = {"plain": plain, "install": emptied, "log": through_the_log}
             for way in list(ways) if number % 2 else list(ways)[::-1]:
                 os.sync()
                 values[way] = _timed(ways[way])
-            target.unlink()
+                target.unlink(missing_ok=True)
             whole = _standfast(layout, "restore", name)
             for path in layout.backups.iterdir():
                 if path.is_dir() and path.name != name:
@@ -272,6 +295,13 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
             detail=f"{median(taken, 'install'):.2f} s beside {median(taken, 'plain'):.2f} s",
         ),
         told(
+            "restore beside another process: through the log",
+            paired(taken, "log", "plain"),
+            "x",
+            taken,
+            f"{median(taken, 'log'):.2f} s",
+        ),
+        told(
             "restore, whole: verified, safety backup, image, copied, checked",
             median(taken, "restore"),
             "s",
@@ -287,4 +317,89 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
     return Measured(lines, taken, [f"a store of {sizes.megabytes} MB"])
 
 
-MEASURES = {"copy": copy, "writer": writer, "restore": restore}
+@contextmanager
+def _account(layout: Layout, receipts: int) -> Iterator[dict[str, str]]:
+    """The supplier's real process with so many receipts of the store's present epoch; the environment for it."""
+    with closing(open_readonly(layout.database)) as store:
+        epoch = operations(store).epoch
+    ledger, token, now = layout.root / "ledger", layout.root / "token", time.time()
+    create_file(token, b"a-token-for-the-bench-0123456789\n")
+    account = Ledger.open(ledger, now)
+    account.register(EpochRegistration(epoch=epoch), now)
+    account.close()
+    with closing(sqlite3.connect(ledger / LEDGER)) as books, books:
+        intents = [Intent("supplier", "vanilla", 1 + number % 40, 300, "EUR") for number in range(receipts)]
+        books.executemany(
+            "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (number, f"{number:024x}", f"{number:024x}", epoch, *astuple(intent), intent.digest, now)
+                for number, intent in enumerate(intents, 1)
+            ),
+        )
+    words = ["supplier", "serve", "--ledger", str(ledger), "--token-file", str(token), "--port", "0"]
+    command = [sys.executable, "-I", "-m", "standfast", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = next(found for line in process.stderr if (found := re.search(r"listens on (\S+)$", line)))
+            yield {"STANDFAST_SUPPLIER_URL": said[1], "STANDFAST_SUPPLIER_TOKEN": token.read_text().strip()}
+        finally:
+            process.kill()
+
+
+def _answered(plan: Path) -> str:
+    """Every question of the plan is answered; its digest."""
+    content = json.loads(plan.read_bytes())
+    for one in content["inventory"].values():
+        one["on_hand"] = 3
+    for number, one in enumerate(content["deliveries"].values()):
+        one["received"] = number % 2 == 0
+    data = json.dumps(content).encode()
+    plan.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def recover(rounds: Rounds, sizes: Sizes) -> Measured:
+    """The account is inspected, and the plan applied: receipts that the restored store never heard of."""
+
+    def once(_: int) -> dict[str, float]:
+        with tempfile.TemporaryDirectory(dir=FOLDER, prefix="recover-") as folder:
+            layout = Layout(Path(folder) / "state")
+            _standfast(layout, "init")
+            with _account(layout, sizes.receipts) as environment:
+                _standfast(layout, "backup", "create")
+                [name] = [path.name for path in layout.backups.iterdir() if path.is_dir()]
+                _standfast(layout, "restore", name)
+                plan, operator = layout.root / "plan.json", ("--operator", "lucy")
+                words = ["account", "inspect", *operator, "--out", str(plan)]
+                inspected = _standfast(layout, *words, environment=environment)
+                words = ["recover", *operator, "--plan", str(plan), "--digest", _answered(plan)]
+                recovered = _standfast(layout, *words, environment=environment)
+        return {
+            "both": inspected.seconds + recovered.seconds,
+            "inspect": inspected.seconds,
+            "recover": recovered.seconds,
+            "inspect_mb": inspected.megabytes,
+            "recover_mb": recovered.megabytes,
+        }
+
+    taken = rounds.take(sizes.rounds, once)
+    return Measured(
+        [
+            at_most(
+                f"account inspect and recover with {sizes.receipts} receipts",
+                median(taken, "both"),
+                3.0,
+                "s",
+                taken,
+                detail=f"{median(taken, 'inspect'):.2f} s and {median(taken, 'recover'):.2f} s",
+            ),
+            told("account inspect, resident", median(taken, "inspect_mb"), "MB", taken),
+            told("recover, resident", median(taken, "recover_mb"), "MB", taken),
+        ],
+        taken,
+        ["all of them unknown to the restored store, so that each is imported; the supplier is a process"],
+    )
+
+
+MEASURES = {"copy": copy, "writer": writer, "restore": restore, "recover": recover}

@@ -51,11 +51,12 @@ class OrderEffect:
 def refuse_invalid(receipts: Iterable["SupplierReceipt"]) -> None:
     """Raise Refused ``receipts_invalid`` unless each is about one whole purchase, and each about its own."""
     digests: dict[Intent, str] = {}
+    plain: set[str] = set()
     by_receipt: dict[str, str] = {}
     operations: set[str] = set()
     wrong = []
     for receipt in receipts:
-        problem = _invalid(receipt, digests)
+        problem = _invalid(receipt, digests, plain)
         if not problem and (earlier := by_receipt.get(receipt.receipt_id)):
             problem = f"has the receipt id of operation {earlier}"
         if not problem and receipt.operation_id in operations:
@@ -73,14 +74,18 @@ def refuse_invalid(receipts: Iterable["SupplierReceipt"]) -> None:
         )
 
 
-def _invalid(receipt: "SupplierReceipt", digests: dict[Intent, str]) -> str:
-    """What is wrong with one receipt; the digest of each purchase is computed once, for many are alike."""
+def _invalid(receipt: "SupplierReceipt", digests: dict[Intent, str], plain: set[str]) -> str:
+    """What is wrong with one receipt.
+
+    The digest of each purchase is computed once, and each name looked at once, for many are alike.
+    """
     intent = Intent(receipt.target, receipt.sku, receipt.quantity, receipt.unit_cost_cents, receipt.currency)
     if not _OPERATION.fullmatch(receipt.operation_id):
         return "is no operation id"
-    names = (receipt.receipt_id, receipt.epoch, receipt.target, receipt.sku, receipt.currency)
-    if not all(name.isascii() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME for name in names):
+    names = {receipt.receipt_id, receipt.epoch, receipt.target, receipt.sku, receipt.currency}
+    if not all(map(_is_plain, names - plain)):
         return "bears a name that is empty, too long or not plain"
+    plain |= names
     if not SMALLEST_QUANTITY <= receipt.quantity <= LARGEST_QUANTITY or receipt.unit_cost_cents < 0:
         return f"is for {receipt.quantity} at {receipt.unit_cost_cents} cents"
     if receipt.total_cents != intent.total_cents:
@@ -91,6 +96,10 @@ def _invalid(receipt: "SupplierReceipt", digests: dict[Intent, str]) -> str:
     if receipt.digest != digest:
         return "bears a digest that is not that of its own bytes"
     return ""
+
+
+def _is_plain(name: str) -> bool:
+    return name.isascii() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
 
 
 def foresee_orders(

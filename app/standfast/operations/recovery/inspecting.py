@@ -24,6 +24,7 @@ from standfast.operations.recovery import plan as plans
 from standfast.operations.recovery.eras import awaiting
 from standfast.operations.recovery.plan import Count, Delivery, Plan
 from standfast.orders import SupplierAccount
+from standfast.orders.intent import money
 from standfast.shop import stock
 from standfast.shop.config import ShopConfig
 from standfast.store import triggers
@@ -117,7 +118,7 @@ def inspect(
 def reference(receipt: SupplierReceipt) -> str:
     """What a receipt says, for a person who looks for the goods; changes with every one of its bytes."""
     return (
-        f"{receipt.quantity} of {receipt.sku} for {orders.money(receipt.total_cents, receipt.currency)}"
+        f"{receipt.quantity} of {receipt.sku} for {money(receipt.total_cents, receipt.currency)}"
         f" from {receipt.target}, accepted {receipt.accepted_at}, receipt {receipt.receipt_id},"
         f" digest {receipt.digest}"
     )

@@ -179,7 +179,7 @@ def parse(data: bytes) -> Plan:
 
 def render(plan: Plan) -> bytes:
     """A plan as it is written for people: one thing to a line."""
-    return (json.dumps(plan.model_dump(), ensure_ascii=False, indent=2) + "\n").encode()
+    return (plan.model_dump_json(indent=2) + "\n").encode()
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:

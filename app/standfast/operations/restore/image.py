@@ -36,6 +36,8 @@ class Image:
     """Work ids."""
     revoked: list[str]
     """Order ids."""
+    safety: str | None
+    """The backup of the state that it replaces."""
 
 
 @contextmanager
@@ -93,7 +95,7 @@ def make(folder: Path, source: Source, *, reason: str, safety: str | None, now: 
                 restored_at=now,
             ),
         )
-    return Image(path=path, epoch=epoch, interrupted=interrupted, revoked=revoked)
+    return Image(path=path, epoch=epoch, interrupted=interrupted, revoked=revoked, safety=safety)
 
 
 def ending(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
