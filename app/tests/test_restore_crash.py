@@ -143,7 +143,8 @@ class Before:
             connection.execute(
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)"
                 " INSERT INTO work (id, role, session, subject, prompt, status, admitted_at, finished_at)"
-                " SELECT printf('%024x', i), 'agent', 's', 'stock', hex(randomblob(5000)), 'DONE', i, i FROM n"
+                " SELECT printf('%024x', i), 'agent', 's', 'stock', hex(randomblob(5000)), 'DONE', i, i"
+                " FROM n"
             )
         self.day.morning = self.day.backup()
 

@@ -319,7 +319,7 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
 
 @contextmanager
 def _account(layout: Layout, receipts: int) -> Iterator[dict[str, str]]:
-    """The supplier's real process with so many receipts of the store's present epoch; the environment for it."""
+    """The supplier's process with so many receipts of the present epoch; the environment that leads there."""
     with closing(open_readonly(layout.database)) as store:
         epoch = operations(store).epoch
     ledger, token, now = layout.root / "ledger", layout.root / "token", time.time()

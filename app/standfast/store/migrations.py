@@ -73,7 +73,9 @@ def schema_versions(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def refuse_foreign(connection: sqlite3.Connection, *, create: bool) -> None:
-    """Raise Refused ``store_foreign``, ``restore_unfinished`` or ``store_absent`` unless this is our store, or empty."""
+    """Raise Refused unless this is our store, or empty: ``store_foreign``, ``restore_unfinished``, or
+    ``store_absent``.
+    """
     # The tables first: another process may be filling a new file, and commits them together with the id.
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]

@@ -1,8 +1,8 @@
 """Copying into the live file: through SQLite, so that it stays the same file and every copy is one commit.
 
-`install` works beside other connections: an open one sees the old content until its transaction ends, and then
-the new, whose fence refuses it. Every page goes into the write-ahead log and from there into the file. `fill` is
-for a file that holds nothing any more and that nobody else has open: every page goes straight into it.
+`install` works beside other connections: an open one sees the old content until its transaction ends, and
+then the new, whose fence refuses it. Every page goes into the write-ahead log and from there into the file.
+`fill` is for a file that holds nothing any more and that nobody else has open: every page goes straight there.
 """
 
 import sqlite3
@@ -70,10 +70,11 @@ def _alone(live: sqlite3.Connection) -> bool:
                 live.execute("PRAGMA journal_mode = DELETE").fetchall()
                 live.execute("BEGIN EXCLUSIVE")
                 live.execute("COMMIT")  # the lock stays
-                return True
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
+            else:
+                return True
             if time.monotonic() > until:
                 live.execute("PRAGMA locking_mode = NORMAL").fetchall()
                 return False

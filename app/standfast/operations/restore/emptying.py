@@ -1,9 +1,9 @@
 """Taking the old state out first, so that the image is written once.
 
-Copied over an old state, every page is written twice: into a log or a journal, so that a kill leaves the one or
-the other, and into the file. Into a file that holds nothing it is written once. So the live store is first
-replaced, in one commit, by a store of two pages that says what was taken out, which backup holds that, and what
-was to come. Every command refuses such a store, those of older releases too; only a restore goes on from it.
+Copied over an old state, every page is written twice: into a log or a journal, so that a kill leaves the one
+or the other, and into the file. Into a file that holds nothing it is written once. So the live store is first
+replaced, in one commit, by a store of two pages that says what was to come and which backup holds the state
+before. Every command refuses such a store, those of older releases too; only a restore goes on from it.
 """
 
 import sqlite3

@@ -1,9 +1,9 @@
 """Restore, step by step: everything that can be refused is refused before the live store is touched.
 
 Then: a backup of the present state; the image, in which the snapshot's era has ended; the pause of the live
-store; the old state is taken out, in one commit; the image is copied in, in another; the marker; the check. A
-kill leaves the old state, paused or not, or a store that holds nothing but which backups the old and the new
-state are in, or the new paused state. While others have the file open, the old state is not taken out first: open
+store; the old state is taken out, in one commit; the image is copied in, in another; the marker; the check.
+A kill leaves the old state, paused or not, or a store that says only which backups the old and the new state
+are in, or the new paused state. While others have the file open, the old state is not taken out first: open
 connections see the one state or the other. Nothing here resumes.
 """
 
