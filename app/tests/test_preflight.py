@@ -1,5 +1,6 @@
 """What an upgrade would meet: every check seen to pass, to ask for attention and to refuse."""
 
+import hashlib
 import json
 import os
 import platform
@@ -506,3 +507,53 @@ def test_the_worst_decides() -> None:
 
 
 OUTCOMES = ("pass", "attention", "refuse")
+
+
+# --- the unit ----------------------------------------------------------------------------------------------
+
+UNIT = "[Service]\nExecStart={root}/releases/old/venv/bin/python -I -m standfast --state {root}/state serve\n"
+
+
+@pytest.fixture
+def unit(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The unit as the release `old` writes it, which answers for itself when it is asked."""
+    folder = tmp_path / "units"
+    folder.mkdir()
+    monkeypatch.setattr(files.Manager, "of", lambda instance: files.Manager(f"{instance}.service", folder))
+    text = UNIT.format(root=seen.layout.root)
+    python = seen.layout.releases / "old/venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps({'text': text})}\nEND\n")
+    python.chmod(0o755)
+    path = folder / "lucy-agent.service"
+    path.write_text(text)
+    return path
+
+
+def test_a_unit_as_its_release_writes_it_passes_and_an_edit_is_refused_with_its_lines(
+    seen: Seen, unit: Path
+) -> None:
+    assert files.unit(seen).outcome == "pass"
+    unit.write_text(unit.read_text() + "MemoryMax=1G\n")
+    found = files.unit(seen)
+    assert found.outcome == "refuse"
+    assert "-MemoryMax=1G" in found.observed
+
+
+def test_a_unit_that_root_s_record_knows_needs_nobody_s_word(seen: Seen, unit: Path) -> None:
+    digest = hashlib.sha256(unit.read_bytes()).hexdigest()
+    known = replace(seen, record=Record(units=[digest]))
+    (seen.layout.releases / "old/venv/bin/python").unlink()
+    assert files.unit(known).outcome == "pass"
+    assert files.unit(seen).outcome == "refuse", "its release cannot be asked, so nobody knows"
+    unit.write_text(unit.read_text() + "# mine\n")
+    assert files.unit(known).outcome == "refuse"
+
+
+def test_a_unit_of_nobody_and_a_missing_one_are_refused(seen: Seen, unit: Path) -> None:
+    unit.write_text("[Service]\nExecStart=/usr/bin/true\n")
+    assert files.unit(seen).outcome == "refuse"
+    unit.write_text(UNIT.format(root=seen.layout.root).replace("old", "gone"))
+    assert files.unit(seen).outcome == "refuse"
+    unit.unlink()
+    assert files.unit(seen).outcome == "refuse"

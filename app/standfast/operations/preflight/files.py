@@ -103,7 +103,7 @@ def unit(seen: Seen) -> Found:
         lines = refused.observed if isinstance(refused.observed, str) else " | ".join(refused.observed)
         return refuses(f"{path}: {lines}", refused.remedy)
     except StandfastError as error:
-        return attention(f"{path} could not be compared: {error}", "compare it by hand: `standfast unit`")
+        return refuses(f"{path} could not be compared: {error}", f"mend {release}, or remove an edited unit")
     return passes(f"{path} is what {release} writes")
 
 

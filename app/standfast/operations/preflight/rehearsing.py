@@ -56,6 +56,7 @@ def _copy(layout: Layout, copy: Path, limits: Limits) -> None:
             snapshot.copy_database(source, copy, guard)
 
         look_at(layout.database, into)
+        guard.check()  # also of what was asked during the last step
 
 
 def _migrated(layout: Layout, copy: Path, copied: float, now: float) -> tuple[Rehearsal, StoreFacts | None]:
