@@ -26,6 +26,7 @@ from standfast.operations.preflight.result import Check, worst
 from standfast.operations.preflight.seen import Places, Request, Seen, StoreFacts, read_store
 from standfast.operations.schema import understood
 from standfast.operations.upgrade import journal as switches
+from standfast.operations.upgrade.manager import Manager
 from standfast.operations.verdicts import Floor, Record
 from standfast.release.installed import Seal
 from standfast.serve.settings import load
@@ -519,7 +520,7 @@ def unit(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The unit as the release `old` writes it, which answers for itself when it is asked."""
     folder = tmp_path / "units"
     folder.mkdir()
-    monkeypatch.setattr(files.Manager, "of", lambda instance: files.Manager(f"{instance}.service", folder))
+    monkeypatch.setattr(Manager, "of", lambda instance: Manager(f"{instance}.service", folder))
     text = UNIT.format(root=seen.layout.root)
     python = seen.layout.releases / "old/venv/bin/python"
     python.parent.mkdir(parents=True)
