@@ -268,4 +268,5 @@ def day(root: Path) -> Iterator[Day]:
         with made.client() as client:
             body = {"epoch": epoch, "replaces": client.get("/account").json()["epoch"]}
             assert client.post("/account/epoch", json=body).status_code == 200
+        instance.layout.receipts.mkdir(mode=0o700)
         yield Day(instance, made)

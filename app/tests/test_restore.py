@@ -46,6 +46,7 @@ def _disarmed() -> Iterator[None]:
 def shop(tmp_path: Path) -> Day:
     """The morning, and one request more; there is no supplier to ask."""
     made = Day(Instance.make(tmp_path), supplier=None)  # type: ignore[arg-type]
+    made.layout.receipts.mkdir(mode=0o700)
     made.begin()
     made.instance.add("after the backup")
     return made

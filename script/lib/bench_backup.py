@@ -366,6 +366,7 @@ def recover(rounds: Rounds, sizes: Sizes) -> Measured:
         with tempfile.TemporaryDirectory(dir=FOLDER, prefix="recover-") as folder:
             layout = Layout(Path(folder) / "state")
             _standfast(layout, "init")
+            layout.receipts.mkdir(mode=0o700)
             with _account(layout, sizes.receipts) as environment:
                 _standfast(layout, "backup", "create")
                 [name] = [path.name for path in layout.backups.iterdir() if path.is_dir()]

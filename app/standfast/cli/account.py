@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import current, emit, examples, facts, group, printable, table, write
+from standfast.cli.keeping import KeepsReceipt, kept
 from standfast.operations.purchasing import supplier_account
 from standfast.operations.recovery.inspecting import Inspected, Inspection
 from standfast.operations.recovery.inspecting import inspect as inspect_account
@@ -29,6 +30,7 @@ def inspect(
     ctx: typer.Context,
     operator: Annotated[str, typer.Option(help="Who inspects; one of [operators] in shop.toml.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The plan to write; never replaced.")],
+    receipt: KeepsReceipt = True,
 ) -> None:
     """Fence the account, read all that it accepted, and write a plan to fill in.
 
@@ -39,7 +41,12 @@ def inspect(
     context = current(ctx)
     wanted = Inspection(operator=operator, out=out.absolute(), now=time.time())
     with supplier_account(context.layout) as account:
-        found = inspect_account(context.layout, account, wanted, check=context.check)
+        found = kept(
+            context,
+            "inspect",
+            lambda: inspect_account(context.layout, account, wanted, check=context.check),
+            receipt=receipt,
+        )
     emit(ctx, found, lambda: _render(found))
 
 

@@ -1,14 +1,14 @@
 """`standfast backup`: consistent copies of the live store, and the proof that they are good."""
 
-import sys
 import time
 from typing import Annotated
 
 import typer
 
-from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, note, table, write
+from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, table, write
+from standfast.cli.progress import progress
 from standfast.operations.backup.creating import Request, create
-from standfast.operations.backup.limits import Limits, Progress, Report
+from standfast.operations.backup.limits import Limits
 from standfast.operations.backup.listing import Checked, listing, named
 from standfast.operations.backup.migrating import migrate
 from standfast.operations.backup.rehearsing import rehearse
@@ -17,9 +17,6 @@ from standfast.operations.backup.verifying import Check, verify
 from standfast.operations.jobs import words
 
 app = group("Backups: create, list, verify, prune, rehearse, migrate.")
-
-_EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
 
 Which = Annotated[
     str | None, typer.Argument(metavar="[NAME|PATH]", help="A backup's name or folder [default: the newest].")
@@ -72,7 +69,7 @@ def create_(
         release_after=release_after,
         limits=Limits(deadline=deadline, wal_cap=wal_cap, floor=floor),
     )
-    made = create(context.layout, request, report=_progress(), check=context.check)
+    made = create(context.layout, request, report=progress(), check=context.check)
 
     def render() -> None:
         told = "would make" if made.check else "made"
@@ -122,7 +119,7 @@ def verify_(ctx: typer.Context, which: Which = None) -> None:
     """
     context = current(ctx)
     path = named(context.layout, which, time.time())
-    found = verify(path, report=_progress(), record=not context.check)
+    found = verify(path, report=progress(), record=not context.check)
     emit(ctx, found, lambda: _render_checks(found.path, found.ok, found.checks))
     if not found.ok:
         raise typer.Exit(EXIT_ATTENTION)
@@ -159,7 +156,7 @@ def rehearse_(ctx: typer.Context, which: Which = None) -> None:
     Records an operation receipt; the live store, its marker and the backup are not touched.
     """
     context = current(ctx)
-    done = rehearse(context.layout, which, report=_progress(), check=context.check)
+    done = rehearse(context.layout, which, report=progress(), check=context.check)
 
     def render() -> None:
         if done.ok is None:
@@ -184,7 +181,7 @@ def migrate_(
 ) -> None:
     """Bring a backup of an older schema forward, as a copy; the original stays as it is."""
     context = current(ctx)
-    done = migrate(context.layout, which, to, limits=Limits(), report=_progress(), check=context.check)
+    done = migrate(context.layout, which, to, limits=Limits(), report=progress(), check=context.check)
     told = "would make" if done.check else "made"
     emit(ctx, done, lambda: write(f"{told} {done.folder} from {done.source}, which stays"))
 
@@ -196,22 +193,3 @@ def _render_checks(path: str, ok: bool, checks: list[Check]) -> None:
 
 def _checked(found: Checked | None) -> str:
     return "never" if found is None else f"{'ok' if found.ok else 'FAILED'} {found.at}"
-
-
-def _progress() -> Report:
-    """On a terminal a line that is written over; elsewhere a line every ten seconds, none for quick work."""
-    terminal = sys.stderr.isatty()
-    last = [time.monotonic()]
-
-    def report(seen: Progress) -> None:
-        share = f"{100 * seen.done // seen.total:3} %" if seen.total else ""
-        now = time.monotonic()
-        if terminal:
-            end = "\n" if seen.total and seen.done == seen.total else ""
-            sys.stderr.write(f"\r{seen.phase} {share}\x1b[K{end}")
-            sys.stderr.flush()
-        elif now - last[0] >= _EVERY:
-            last[0] = now
-            note(f"standfast: {seen.phase} {share}")
-
-    return report

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import current, emit, examples, facts, group, note, printable, table, write
+from standfast.cli.keeping import KeepsReceipt, kept
 from standfast.operations.purchasing import supplier_account
 from standfast.operations.recovery.applying import Recovered, Reviewed
 from standfast.operations.recovery.applying import recover as apply_plan
@@ -45,6 +46,7 @@ def recover(
     operator: Annotated[
         str | None, typer.Option(help="Who says so; one of [operators] in shop.toml.")
     ] = None,
+    receipt: KeepsReceipt = True,
 ) -> None:
     if ctx.invoked_subcommand is not None:
         return
@@ -53,12 +55,17 @@ def recover(
     context = current(ctx)
     asked = Reviewed(path=plan, digest=digest, operator=operator)
     with ExitStack() as opened:
-        found = apply_plan(
-            context.layout,
-            lambda: opened.enter_context(supplier_account(context.layout)),
-            asked,
-            now=time.time(),
-            check=context.check,
+        found = kept(
+            context,
+            "recover",
+            lambda: apply_plan(
+                context.layout,
+                lambda: opened.enter_context(supplier_account(context.layout)),
+                asked,
+                now=time.time(),
+                check=context.check,
+            ),
+            receipt=receipt,
         )
     emit(ctx, found, lambda: _render(found))
 

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import current, emit, examples, facts, group, write
+from standfast.cli.keeping import KeepsReceipt, kept
+from standfast.cli.progress import progress
 from standfast.operations.restore import restoring
 from standfast.operations.restore.restoring import RestoreResult
 
@@ -23,6 +25,7 @@ def restore(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="FROM", help="A backup's name or folder.")],
     live: Annotated[bool, typer.Option("--live", help="Also while the service runs.")] = False,
+    receipt: KeepsReceipt = True,
 ) -> None:
     """Verify a backup, keep the present state as another, and copy it into the same file, paused.
 
@@ -32,7 +35,14 @@ def restore(
     If it is cut short, the store is the old one or the new, paused one: run the same restore again.
     """
     context = current(ctx)
-    found = restoring.restore(context.layout, source, now=time.time(), live=live, check=context.check)
+    found = kept(
+        context,
+        "restore",
+        lambda: restoring.restore(
+            context.layout, source, now=time.time(), live=live, check=context.check, report=progress()
+        ),
+        receipt=receipt,
+    )
     emit(ctx, found, lambda: _render(found))
 
 

@@ -4,8 +4,6 @@ What a restore does is done to a copy in a scratch folder with the release's own
 marker and the backup itself are not touched; an operation receipt says what was seen.
 """
 
-import platform
-import secrets
 import sqlite3
 import time
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from standfast.authority import end_era, new_epoch, operations
 from standfast.clock import rfc3339
 from standfast.durable import create_empty, write_file
 from standfast.errors import ConfigurationInvalid, StandfastError
-from standfast.layout import Layout, running_release
+from standfast.layout import Layout
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE, FOLDER_MODE, MANIFEST, REHEARSED, SNAPSHOT, in_use
 from standfast.operations.backup.limits import (
@@ -35,12 +33,12 @@ from standfast.operations.backup.manifest import BackupManifest, read_manifest, 
 from standfast.operations.backup.standing import LastRehearsal
 from standfast.operations.backup.verifying import Check, Fault, equal, looked, verify
 from standfast.operations.opening import refuse_other_user
+from standfast.operations.receipting import leave
 from standfast.operations.recovery import plan as plans
 from standfast.operations.recovery.inspecting import interrupted, products
 from standfast.operations.recovery.plan import Count, Delivery, Plan
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.receipts import chain, model
-from standfast.receipts.recorder import record
 from standfast.shop import config
 from standfast.shop.config import ShopConfig
 from standfast.store import Store, immediate, open_store, schema_versions, triggers
@@ -231,29 +229,18 @@ _LEFT = {
 
 def _record(layout: Layout, path: Path, manifest: BackupManifest, checks: list[Check], began: float) -> str:
     failed = [one.name for one in checks if one.outcome == "fail"]
-    now = time.time()
-    draft = model.Draft(
-        operation="rehearse",
-        run_id=secrets.token_hex(8),
-        instance=layout.instance().instance,
-        host=platform.node() or "unknown",
-        release_before=running_release(),
-        release_after=running_release(),
-        verdict="failed" if failed else "done",
-        stopped_at=failed[0] if failed else None,
-        reason=f"backup {path}: {', '.join(failed)}" if failed else None,
-        checks=[
-            model.Check(
-                name="backup",
-                outcome="pass",
-                observed=f"{path}, sequence {manifest.sequence}, sha256 {manifest.sha256}",
-            ),
+    seen = f"{path}, sequence {manifest.sequence}, sha256 {manifest.sha256}"
+    return leave(
+        layout,
+        "rehearse",
+        [
+            model.Check(name="backup", outcome="pass", observed=seen),
             *(model.Check(name=one.name, outcome=one.outcome, observed=one.observed) for one in checks),
         ],
-        started_at=min(began, now),
-        finished_at=now,
+        began=began,
+        failed=f"backup {path}: {', '.join(failed)}" if failed else None,
+        stopped_at=failed[0] if failed else None,
     )
-    return record(layout.receipts, draft, release=running_release(), now=now).file
 
 
 def _remember(home: Path, path: Path, manifest: BackupManifest, *, ok: bool) -> None:

@@ -27,6 +27,7 @@ from standfast.operations.recovery.eras import awaiting, record_event
 from standfast.operations.recovery.inspecting import interrupted, products, reference
 from standfast.operations.recovery.plan import LostUsage, Plan
 from standfast.orders import OrderEffect, SupplierAccount
+from standfast.receipts.model import Check
 from standfast.shop import prompts, stock
 from standfast.shop.config import ShopConfig
 from standfast.shop.stock import StockEvent
@@ -86,6 +87,20 @@ class Recovered(BaseModel):
     usage: Literal["unknown"] | LostUsage
     changes: list[Change] = []
     """Everything that is otherwise, in words; left out of a duplicate's answer."""
+    receipt: str | None = None
+    """The operation receipt's file; null when the caller keeps one, and when nothing was changed."""
+
+    def seen(self) -> list[Check]:
+        """What the operation's receipt says."""
+        told = (
+            f"{self.status}; {self.orders} orders, {self.spent_cents} cents spent,"
+            f" {len(self.imported)} unknown here before, {len(self.revoked)} revoked;"
+            f" {len(self.stock)} products corrected; {len(self.interrupted)} interrupted items settled"
+        )
+        return [
+            Check(name="plan", outcome="pass", observed=self.digest),
+            Check(name="recover", outcome="pass", observed=told),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +343,7 @@ def _apply(connection: sqlite3.Connection, layout: Layout, case: _Case) -> Recov
             work.end_interrupted(connection, item, report=report, reason=_REASON, now=now)
     triggers.reach("recover.work")
     told = foreseen.told(check=False)
-    result = told.model_dump_json(exclude={"changes"})
+    result = told.model_dump_json(exclude={"changes", "receipt"})
     connection.execute(
         "INSERT INTO recoveries VALUES (?, ?, ?, ?, ?, ?)",
         (asked.digest, plan.authority, case.data.decode("utf-8"), asked.operator, now, result),

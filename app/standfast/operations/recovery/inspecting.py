@@ -25,6 +25,7 @@ from standfast.operations.recovery.eras import awaiting
 from standfast.operations.recovery.plan import Count, Delivery, Plan
 from standfast.orders import SupplierAccount
 from standfast.orders.intent import money
+from standfast.receipts.model import Check
 from standfast.shop import stock
 from standfast.shop.config import ShopConfig
 from standfast.store import triggers
@@ -61,6 +62,20 @@ class Inspected(BaseModel):
     """The template; null under `--check`."""
     digest: str | None
     """Of the template as it is; it changes with every answer."""
+    receipt: str | None = None
+    """The operation receipt's file; null when the caller keeps one."""
+
+    def seen(self) -> list[Check]:
+        """What the operation's receipt says."""
+        told = (
+            f"account {self.account}, {'fenced' if self.rotated else 'fenced before'};"
+            f" {self.receipts} receipts, {self.accepted_cents} cents;"
+            f" {len(self.unknown_here)} were unknown here; never accepted: {len(self.uncertain_here)}; plan {self.plan}, digest {self.digest}"
+        )
+        return [
+            Check(name="epoch", outcome="pass", observed=self.epoch),
+            Check(name="inspect", outcome="attention", observed=told),
+        ]
 
 
 @dataclass(frozen=True, slots=True)

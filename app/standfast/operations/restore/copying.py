@@ -2,7 +2,7 @@
 
 `install` works beside other connections: an open one sees the old content until its transaction ends, and
 then the new, whose fence refuses it. Every page goes into the write-ahead log and from there into the file.
-`fill` is for a file that holds nothing any more and that nobody else has open: every page goes straight there.
+`fill` is for a file that holds nothing and that nobody else has open: every page goes straight there.
 """
 
 import sqlite3

@@ -44,6 +44,7 @@ from standfast.operations.restore.emptying import Emptied
 from standfast.operations.restore.image import Image, clear, ending, make, refuse_blocked, staging
 from standfast.operations.restore.source import Source, find, refuse_unverified
 from standfast.operations.schema import COMPONENTS, understood
+from standfast.receipts.model import Check
 from standfast.store import Store, open_readonly, open_store, schema_versions, triggers
 
 MARGIN = 16 * 1024 * 1024
@@ -78,6 +79,22 @@ class RestoreResult(BaseModel):
     checkpointed: bool
     """False when a reader of the old state kept the log from being emptied; it is later."""
     seconds: float
+    receipt: str | None = None
+    """The operation receipt's file; null when the caller keeps one, and when nothing was changed."""
+
+    def seen(self) -> list[Check]:
+        """What the operation's receipt says."""
+        kept = self.safety_backup or self.evidence or "nothing was there"
+        told = (
+            f"restored from {self.source}, sha256 {self.source_sha256}; the epoch before was"
+            f" {self.epoch_before or 'lost'}; kept before it: {kept};"
+            f" interrupted work: {', '.join(self.interrupted) or 'none'};"
+            f" approvals revoked: {', '.join(self.revoked_orders) or 'none'}"
+        )
+        return [
+            Check(name="epoch", outcome="pass", observed=self.epoch or ""),
+            Check(name="restore", outcome="attention", observed=told),
+        ]
 
 
 def restore(
