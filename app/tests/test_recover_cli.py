@@ -198,6 +198,7 @@ def test_inspect_tells_what_was_not_known(
 
 def test_the_restore_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Day(Instance.make(tmp_path), supplier=None)  # type: ignore[arg-type]
+    made.layout.receipts.mkdir(mode=0o700)
     made.begin()
     state = ["--state", str(made.layout.state)]
     assert cli.main(["--check", *state, "restore", made.morning]) == 0

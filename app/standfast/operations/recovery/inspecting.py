@@ -70,7 +70,8 @@ class Inspected(BaseModel):
         told = (
             f"account {self.account}, {'fenced' if self.rotated else 'fenced before'};"
             f" {self.receipts} receipts, {self.accepted_cents} cents;"
-            f" {len(self.unknown_here)} were unknown here; never accepted: {len(self.uncertain_here)}; plan {self.plan}, digest {self.digest}"
+            f" {len(self.unknown_here)} were unknown here;"
+            f" never accepted: {len(self.uncertain_here)}; plan {self.plan}, digest {self.digest}"
         )
         return [
             Check(name="epoch", outcome="pass", observed=self.epoch),
