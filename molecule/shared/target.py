@@ -287,6 +287,7 @@ class Controller:
         extra_vars: Mapping[str, Any] | None = None,
         kill_at: int | str | None = None,
         kill_late: float = 0.0,
+        kill_on: threading.Event | None = None,
         timeout: float = 600,
         env: Mapping[str, str] | None = None,
         binary: str = "ansible-playbook",
@@ -295,7 +296,7 @@ class Controller:
 
         `check` adds --check --diff. `kill_at` sends SIGKILL to the run and all its workers as its Nth task (1
         is the first), or the task of that name, is announced, `kill_late` seconds later; on the host the task
-        may go on, as after a lost connection.
+        may go on, as after a lost connection. `kill_on` does the same once that is set.
         """
         command = [
             binary,
@@ -327,6 +328,16 @@ class Controller:
         killed = False
         guard = threading.Timer(timeout, stop_late)
         guard.start()
+        ended = threading.Event()
+
+        def stop_when_asked(asked: threading.Event) -> None:
+            while not asked.wait(0.05):
+                if ended.is_set():
+                    return
+            kill_tree(process.pid)
+
+        if kill_on is not None:
+            threading.Thread(target=stop_when_asked, args=(kill_on,), daemon=True).start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -343,6 +354,8 @@ class Controller:
             if process.poll() is None and (killed or sys.exc_info()[0]):
                 kill_tree(process.pid)
         rc = process.wait(timeout=60)
+        ended.set()
+        killed = killed or (kill_on is not None and kill_on.is_set())
         process.stdout.close()
         if late.is_set():
             raise AssertionError(

@@ -185,9 +185,7 @@ def test_a_unit_that_systemd_finds_fault_with(installed, play, controller, tmp_p
     assert "Changed before that: a release folder" in said
     last = list(receipts(installed).values())[-1]
     assert last["verdict"] == "failed"
-    assert [one["observed"] for one in last["checks"] if one["name"] == "changed"] == [
-        "a release folder"
-    ]
+    assert [one["observed"] for one in last["checks"] if one["name"] == "changed"] == ["a release folder"]
     assert running(installed) == before
     assert digest(installed, UNIT) == unit
 

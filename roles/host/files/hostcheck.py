@@ -504,6 +504,10 @@ def prove(request: Json) -> tuple[Json, int]:
         "unit_sha256": found["unit"]["sha256"],
         "env_at": env_at(found, request),
     }
+    # A switch puts the unit in place by itself, as the service user.
+    unit = found["unit"]["sha256"]
+    if unit and unit not in record["units"]:
+        record["units"] = [*record["units"][-1:], unit]
     record["floor"] = raised_floor(record["floor"], {"version": facts["floor"], "release": release})
     write_record(request, judged(record, facts, "good", ""))
     return {"changed": True}, 0

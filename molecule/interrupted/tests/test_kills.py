@@ -1,0 +1,162 @@
+"""An upgrade that loses its controller, its process or its whole host at a step, and the next run.
+
+That one brings it to an end and says which, and why. The switch is stopped (SIGSTOP) once its journal names
+the step, so that it dies exactly there. An operator adds work before and in between: every accepted item is
+finished exactly once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import stage, works
+from evidence import good, receipts, running
+from hosts import wait_booted
+from sandbox import podman
+from target import wait_until
+from traffic import finished_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Frozen
+    from target import Controller, Host
+
+STEPS = ("facts", "stop", "backup", "migrate", "unit", "start", "canary", "compare")
+KINDS = ("process", "host", "controller")
+# One for each host; all of them under `script/test full`.
+SAMPLE = [("process", "migrate"), ("host", "start"), ("controller", "backup"), ("process", "canary")]
+EVERY = [(kind, step) for step in STEPS for kind in KINDS]
+CASES = EVERY if os.environ.get("STANDFAST_FULL") else SAMPLE
+LOCK_SECONDS = 8
+# A killed controller's lock lasts so long; the usual minutes are too long to wait for here.
+SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
+
+
+@pytest.fixture
+def host(
+    request: pytest.FixtureRequest, controller: Controller, staged: dict[str, Host], archive: Path
+) -> Host:
+    """One that was not upgraded yet: as many as there are, then used ones made anew."""
+    names = sorted(staged)
+    number = CASES.index(request.node.callspec.params["case"])
+    found = staged[names[number % len(names)]]
+    if number >= len(names):
+        found.group.boot(found.group.spec(found.name))
+        works(found)
+        stage(controller, archive, [found.name])
+    controller.write_inventory(found.name, {found.name: {}}, {"release_archive": str(archive)})
+    return found
+
+
+def adds(host: Host, count: int, session: str) -> list[str]:
+    """What of so many requests was accepted: while the switch holds the store they may be refused."""
+    accepted = []
+    for number in range(count):
+        words = [
+            "lucy-agent",
+            "--json",
+            "work",
+            "add",
+            "How is the stock?",
+            "--session",
+            f"{session}-{number}",
+        ]
+        done = host.run(words, check=False)
+        if done.rc == 0:
+            accepted.append(str(json.loads(done.stdout)["work"]))
+    return accepted
+
+
+def lose_process(frozen: Frozen) -> None:
+    """Its process is killed; the controller is there and says so."""
+    frozen.host.run(["kill", "-KILL", str(frozen.pid)])
+    play = frozen.play.result()
+    assert play.rc != 0
+    said = " ".join(play.output.split())
+    assert "The switch was cut short" in said
+    assert "run the very same command again" in said
+
+
+def lose_host(frozen: Frozen) -> None:
+    """As a power cut: every process ends at once, and the host boots again by itself."""
+    podman("restart", "--time", "0", frozen.host.container, timeout=120)
+    play = frozen.play.result()
+    assert play.rc != 0
+    wait_booted(frozen.host.container)
+
+
+def lose_controller(frozen: Frozen) -> None:
+    """The controller is gone; on the host the switch goes on to its end, and the lock is left."""
+    frozen.kill.set()
+    assert frozen.play.result().killed
+    frozen.host.run(["kill", "-CONT", str(frozen.pid)])
+    wait_until(lambda: frozen.journal()["outcome"] is not None, 120, "the switch came to its end by itself")
+    lock = json.loads(frozen.host.run(["cat", "/run/standfast/deploy.lock"]).stdout)
+    wait_until(
+        lambda: float(frozen.host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
+        60,
+        "its lock has expired",
+    )
+
+
+LOSE: dict[str, Callable[[Frozen], None]] = {
+    "process": lose_process,
+    "host": lose_host,
+    "controller": lose_controller,
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_lost_at_a_step(
+    case: tuple[str, str],
+    host: Host,
+    controller: Controller,
+    release: str,
+    freeze: Callable[[Host, str, dict[str, Any]], Frozen],
+) -> None:
+    kind, step = case
+    epoch = host.cli("facts")["epoch"]
+    accepted = adds(host, 3, "before")
+    frozen = freeze(host, step, SHORT)
+    assert frozen.step == step  # it really died there
+    accepted += adds(host, 2, "between")
+    LOSE[kind](frozen)
+    left = frozen.journal()
+    if kind != "controller":
+        assert (left["step"], left["outcome"]) == (step, None)
+    accepted += adds(host, 2, "after")
+
+    play = controller.playbook("upgrade", inventory=host.name)
+    good(play)
+    said = " ".join(play.output.split())
+    if kind == "controller":
+        assert "was cut short before it could say so" in said
+    else:
+        assert f"cut short at the step {step}" in said
+        assert f"an earlier run was cut short at {step}: " in said
+
+    state = running(host)
+    assert f"/releases/{release}/" in host.run(["cat", f"/proc/{state.main_pid}/cmdline"]).stdout
+    assert host.run(["readlink", "/srv/lucy/current"]).stdout.strip() == f"releases/{release}"
+    finished_once(host, accepted)
+    assert host.cli("facts")["epoch"] == epoch
+    upgrades = [one for one in receipts(host).values() if one["operation"] == "upgrade"]
+    assert [one["verdict"] for one in upgrades].count("done") == 1
+    assert (upgrades[-1]["verdict"], upgrades[-1]["release_after"]) == ("done", release)
+    told = upgrades[-1]["switch"]
+    assert told["outcome"] == "upgraded"
+    assert told["resumed_from"] == (None if kind == "controller" else step)
+    assert told["migrated"]
+    assert upgrades[-1]["canary"]["run"]["release"] == release
+    assert host.cli("receipt", "verify")["verified"] is True
+    assert host.cli("backup", "list")["backups"][0]["problem"] is None
+
+    # And now there is nothing left to do.
+    before = len(receipts(host))
+    good(controller.playbook("upgrade", "--diff", inventory=host.name), changed=0)
+    assert (running(host), len(receipts(host))) == (state, before)
