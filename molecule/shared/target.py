@@ -328,16 +328,7 @@ class Controller:
         killed = False
         guard = threading.Timer(timeout, stop_late)
         guard.start()
-        ended = threading.Event()
-
-        def stop_when_asked(asked: threading.Event) -> None:
-            while not asked.wait(0.05):
-                if ended.is_set():
-                    return
-            kill_tree(process.pid)
-
-        if kill_on is not None:
-            threading.Thread(target=stop_when_asked, args=(kill_on,), daemon=True).start()
+        ended = _ends_with(process, kill_on)
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -355,13 +346,31 @@ class Controller:
                 kill_tree(process.pid)
         rc = process.wait(timeout=60)
         ended.set()
-        killed = killed or (kill_on is not None and kill_on.is_set())
         process.stdout.close()
         if late.is_set():
             raise AssertionError(
                 f"{' '.join(command)} ran longer than {timeout:g} s:\n{''.join(lines)[-4000:]}"
             )
-        return Play(rc, "".join(lines), _recap(lines), tasks, killed)
+        return Play(rc, "".join(lines), _recap(lines), tasks, killed or _asked(kill_on))
+
+
+def _asked(asked: threading.Event | None) -> bool:
+    return asked is not None and asked.is_set()
+
+
+def _ends_with(process: subprocess.Popen[str], asked: threading.Event | None) -> threading.Event:
+    """Kill a run and its workers once `asked` is set; the event that is returned says that it has ended."""
+    ended = threading.Event()
+
+    def watch(asked: threading.Event) -> None:
+        while not asked.wait(0.05):
+            if ended.is_set():
+                return
+        kill_tree(process.pid)
+
+    if asked is not None:
+        threading.Thread(target=watch, args=(asked,), daemon=True).start()
+    return ended
 
 
 def _recap(lines: list[str]) -> dict[str, dict[str, int]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from target import Host
 
 ACCEPTED, REFUSED, STOP = "/root/traffic/accepted", "/root/traffic/refused", "/root/traffic/stop"
-# One request after the other, as quickly as the command is there; what was answered is kept, and so are the refusals.
+# One request after the other; what was answered is kept, and so are the refusals.
 LOOP = f"""
 mkdir -p /root/traffic && rm -f {STOP} && touch {ACCEPTED} {REFUSED}
 n=0
@@ -23,7 +23,7 @@ while [ ! -e {STOP} ]; do
     else
         printf '%s\\n' "$said" | tail -n 1 >> {REFUSED}
     fi
-    sleep 0.3
+    sleep 1
 done
 touch {STOP}.seen
 """

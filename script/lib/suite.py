@@ -38,9 +38,8 @@ ORDER = ("install", "day", "runbooks", "refusals", "instances", "authority")
 WITH_SUPPLIER = ("authority", "day")
 # The scenarios that upgrade: the generations that each of them needs beside the archive under test.
 WITH_GENERATIONS = {
-    "upgrade": ("v2", "v3"),
-    "rollback": ("patch", "v2"),
-    "interrupted": ("patch", "v2"),
+    "upgrade": ("patch", "v2", "v3"),
+    "interrupted": ("v2",),
     "fleet": ("v2", "crashes"),
     "upgrade-bad": (
         "v2",

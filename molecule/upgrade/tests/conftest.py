@@ -1,10 +1,10 @@
-"""The releases of the scenario, by the names of their generations, and the operator who never stops adding work."""
+"""The releases of the scenario, by the names of their generations, and the operator who adds work."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from archives import consistent, manifest_of
@@ -42,12 +42,8 @@ def host(agent: Host, controller: Controller) -> Host:
 
 @pytest.fixture(scope="session")
 def operator(host: Host) -> Generator[Operator]:
+    """At work from the first switch on to the end."""
     one = Operator(host)
+    one.begin("till")
     yield one
     one.end()
-
-
-@pytest.fixture(scope="session")
-def noted() -> dict[str, Any]:
-    """What one test tells the later ones."""
-    return {}

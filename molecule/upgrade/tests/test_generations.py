@@ -1,10 +1,14 @@
-"""One host through its releases and back, while an operator goes on adding work. The tests go on from each other."""
+"""One host through its releases and back, while an operator goes on adding work.
+
+The tests go on from each other.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from archives import manifest_of
 from evidence import good, listing, properties, receipts, running
 from traffic import finished_once
@@ -31,7 +35,7 @@ def last(host: Host) -> dict[str, Any]:
 
 
 def still(host: Host) -> set[str]:
-    """What a look, a refusal or a repetition must leave as it was: the process, its unit, releases, receipts."""
+    """What a look or a refusal must leave as it was: the process, its unit, releases, receipts."""
     files = listing(host, "/srv/lucy/releases", "/srv/lucy/receipts", "/home/lucy", "/var/lib/standfast")
     link = host.run(["readlink", "/srv/lucy/current"]).stdout
     return files | {str(running(host)), link, host.run(["sha256sum", UNIT]).stdout}
@@ -44,7 +48,7 @@ def facts(host: Host) -> dict[str, Any]:
 
 
 def switched(host: Host, play: Play, before: str, after: str, operation: str = "upgrade") -> dict[str, Any]:
-    """The run ended well: the release runs, its unit and `current` are its, and the receipt says all of it."""
+    """The run ended well: the release runs, unit and `current` are its own, and the receipt says it."""
     good(play)
     state = running(host)
     assert host.run(["readlink", "/srv/lucy/current"]).stdout.strip() == f"releases/{after}"
@@ -68,7 +72,7 @@ def switched(host: Host, play: Play, before: str, after: str, operation: str = "
 def test_a_look_at_a_release_that_is_not_there_yet_touches_nothing(
     controller: Controller, host: Host, archives: Mapping[str, Path]
 ) -> None:
-    """--check --diff of an upgrade says what it can know, and that the release's own look is still to come."""
+    """--check --diff says what it can know, and that the release's own look is still to come."""
     before = still(host)
     play = controller.playbook("upgrade", check=True, extra_vars={"release_archive": str(archives["patch"])})
     assert play.rc == 0, play.output[-3000:]
@@ -108,18 +112,16 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(
     assert still(host) == before
 
 
+@pytest.mark.usefixtures("operator")
 def test_an_upgrade_by_the_page_under_traffic(
     controller: Controller,
     host: Host,
-    operator: Operator,
     archives: Mapping[str, Path],
     runbook: Callable[[str, Host], Executor],
     releases: Mapping[str, str],
-    noted: dict[str, Any],
 ) -> None:
-    operator.begin("patch")
     (controller.folder / "new-release.txt").write_text(f"{archives['patch']}\n")
-    noted["facts"] = facts(host)
+    before = facts(host)
     ran = runbook("upgrade", host).run("Preconditions", "Diagnosis", "Rollback point", "Act", "Verify")
     assert len(ran) > 4
     receipt = last(host)
@@ -128,7 +130,7 @@ def test_an_upgrade_by_the_page_under_traffic(
     assert receipt["switch"]["migrated"] == {}
     backup = json.loads(host.run(["cat", f"{receipt['switch']['backup']}/manifest.json"]).stdout)
     assert {releases["v1"], releases["patch"]} <= set(str(backup).replace("'", " ").split())
-    assert facts(host) == noted["facts"]
+    assert facts(host) == before
 
 
 def test_the_same_release_again_changes_nothing(
@@ -146,16 +148,16 @@ def test_back_to_the_previous_release_by_the_page(
     host: Host,
     runbook: Callable[[str, Host], Executor],
     releases: Mapping[str, str],
-    noted: dict[str, Any],
 ) -> None:
     """Code only: epoch, orders, spending and stock are what they were; the work that came since is there."""
+    before = facts(host)
     runbook("rollback", host).run("Preconditions", "Diagnosis", "Rollback point", "Act", "Verify")
     receipt = last(host)
     assert (receipt["operation"], receipt["verdict"]) == ("rollback", "done")
     assert (receipt["release_before"], receipt["release_after"]) == (releases["patch"], releases["v1"])
     assert receipt["switch"]["outcome"] == "rolled_back"
     assert receipt["switch"]["backup"] is None
-    assert facts(host) == noted["facts"]
+    assert facts(host) == before
 
 
 def test_the_rollback_again_does_not_go_on(controller: Controller, host: Host) -> None:
