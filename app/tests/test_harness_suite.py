@@ -130,7 +130,7 @@ def test_generations_are_built_for_the_scenarios_that_upgrade_only(
     monkeypatch.setattr(bundle, "ensure", lambda *_: tmp_path / "archive")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
     assert "STANDFAST_GENERATIONS" not in suite.prepare(["install"])
-    assert suite.prepare(["install", "upgrade", "rollback"])["STANDFAST_GENERATIONS"] == str(tmp_path)
+    assert suite.prepare(["install", "upgrade", "interrupted"])["STANDFAST_GENERATIONS"] == str(tmp_path)
     assert asked == [("patch", "v2", "v3")]
 
 

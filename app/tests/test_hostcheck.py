@@ -757,6 +757,32 @@ def test_the_journal_of_an_upgrade_is_told_and_can_hold_anything(
     assert ask("survey", request_for)[1]["upgrade"] == told
 
 
+def test_what_an_upgrade_left_is_told_and_comes_first(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    def told(purpose: str, outcome: str | None, active: str = "inactive") -> list[str]:
+        checks = hostcheck.Checks()
+        journal = {"step": "start", "outcome": outcome, "from": "a", "to": "b"}
+        found = {"upgrade": journal, "service": {"active_state": active}}
+        hostcheck.check_upgrade(checks, request_for | {"purpose": purpose}, found)
+        assert all("a -> b" in row["observed"] for row in checks.rows)
+        return [row["outcome"] for row in checks.rows]
+
+    for purpose in ("install", "restore", "recover"):
+        assert told(purpose, None) == ["refuse"]
+    for purpose in ("status", "backup", "rehearse", "uninstall"):
+        assert told(purpose, None) == ["attention"]
+    for purpose in ("upgrade", "rollback"):
+        assert told(purpose, None) == []
+        assert told(purpose, "stopped") == ["attention"]
+    assert told("restore", "stopped") == ["attention"]
+    assert told("status", "stopped", "active") == []
+    assert told("install", "upgraded") == []
+    checks = hostcheck.Checks()
+    hostcheck.check_upgrade(checks, request_for | {"purpose": "install"}, {"upgrade": None, "service": None})
+    assert checks.rows == []
+
+
 def test_both_releases_of_an_unfinished_upgrade_are_kept(request_for: dict[str, Any]) -> None:
     root = seal(request_for, "a", "b", "c", "d")
     (root / "state").mkdir()

@@ -33,7 +33,7 @@ TAIL = 60
 WIDEST = 4000
 WORKERS = 2
 # The longest first, so that two workers end at about the same time.
-ORDER = ("install", "day", "runbooks", "refusals", "instances", "authority")
+ORDER = ("install", "upgrade", "interrupted", "day", "runbooks", "refusals", "instances", "authority")
 # The scenarios that have a supplier's host: they need its archive, too.
 WITH_SUPPLIER = ("authority", "day")
 # The scenarios that upgrade: the generations that each of them needs beside the archive under test.

@@ -1276,6 +1276,23 @@ def check_installed(checks: Checks, request: Json, found: Json) -> None:
     )
 
 
+def check_upgrade(checks: Checks, request: Json, found: Json) -> None:
+    """A switch of the code that was cut short comes to its end first; one that ended stopped is told."""
+    journal, page = found["upgrade"] or {}, "runbooks/upgrade-stopped-half-way.md"
+    way = f"{journal.get('from')} -> {journal.get('to')}"
+    if journal and journal["outcome"] is None and request["purpose"] not in {"upgrade", "rollback"}:
+        checks.add(
+            "upgrade",
+            "refuse" if request["purpose"] in {"install", "restore", "recover"} else "attention",
+            f"{way} was cut short at the step {journal['step']}",
+            f"run the playbook that began it again: it goes on or goes back; {page}",
+        )
+    elif journal.get("outcome") == "stopped" and (found["service"] or {}).get("active_state") in STOPPED:
+        checks.add(
+            "upgrade", "attention", f"{way} ended with the service stopped, and it stays stopped", page
+        )
+
+
 def check_lock(checks: Checks, request: Json) -> None:
     held = DeployLock(request).held_by_other()
     checks.when(
@@ -1305,6 +1322,7 @@ def preflight(request: Json) -> tuple[Json, int]:
     check_jobs(checks, request, found)
     if request["purpose"] in OPERATIONS:
         check_installed(checks, request, found)
+    check_upgrade(checks, request, found)
     check_lock(checks, request)
     outcome = checks.outcome()
     code = {"pass": 0, "attention": EXIT_ATTENTION, "refuse": EXIT_REFUSED}[outcome]
