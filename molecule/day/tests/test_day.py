@@ -374,7 +374,7 @@ def test_a_lost_marker_by_the_page(
 def test_another_release_takes_the_timers_along(controller: Controller, agent: Host) -> None:
     """They name the release that they run; an edited one would be refused, so they are written anew."""
     archive = consistent(controller.archive, controller.folder / "dist/other.tar", rollback_floor="0.0.9")
-    good(controller.playbook("install", extra_vars={"release_archive": str(archive)}))
+    good(controller.playbook("upgrade", extra_vars={"release_archive": str(archive)}))
     current = agent.run(["readlink", "/srv/lucy/current"]).stdout.strip()
     for job in ("backup", "rehearse"):
         text = agent.run(["cat", f"/home/lucy/.config/systemd/user/lucy-agent-{job}.service"]).stdout

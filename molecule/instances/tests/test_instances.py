@@ -139,7 +139,7 @@ def test_one_gets_another_release(agent, play, controller):
     """Its unit then names that release; the other one of the same user goes on in its process."""
     archive = consistent(controller.archive, controller.folder / "dist/other.tar", rollback_floor="0.0.9")
     before = running(agent, *names(SECOND))
-    good(play(SECOND, [LUCY, ROSA], variables={"release_archive": str(archive)}))
+    good(play(SECOND, [LUCY, ROSA], "upgrade", variables={"release_archive": str(archive)}))
     after = running(agent, *names(SECOND))
     assert after.main_pid != before.main_pid
     canary(agent, after.main_pid, "lucy-stall")

@@ -163,19 +163,26 @@ def test_a_release_that_is_not_there_yet_and_is_older_than_the_store(
     refused(installed, [said, "install the release that wrote it"], {"release_archive": str(older)})
 
 
+def test_another_release_in_the_place_of_one_that_works(installed, refused, controller, tmp_path):
+    """That is an upgrade, which has a backup and a way back: nothing of it is copied."""
+    other = consistent(controller.archive, tmp_path / "other.tar", rollback_floor="0.0.8")
+    said = ["is installed for lucy-agent and was shown to work", "playbooks/upgrade.yml"]
+    refused(installed, said, {"release_archive": str(other)}, may=["/srv/lucy/receipts"])
+
+
 # Says of every unit that it has a fault, as systemd does of a key that it does not know.
 COMPLAINER = "#!/bin/sh\necho \"$5:7: Unknown key name 'Sandbox' in section 'Service', ignoring.\" >&2\n"
 
 
 def test_a_unit_that_systemd_finds_fault_with(installed, play, controller, tmp_path):
-    """It can only be asked for once the release is there: the run says what it changed, and stops nothing."""
+    """It can only be asked for once the release is staged: the run says that it was, and stops nothing."""
     other = consistent(controller.archive, tmp_path / "other.tar", rollback_floor="0.0.8")
     before = running(installed)
     unit = digest(installed, UNIT)
     installed.run("mv /usr/bin/systemd-analyze /root/")
     installed.run("cat > /usr/bin/systemd-analyze && chmod 0755 /usr/bin/systemd-analyze", stdin=COMPLAINER)
     try:
-        done = play(installed, {"release_archive": str(other)})
+        done = play(installed, {"release_archive": str(other)}, playbook="upgrade")
     finally:
         installed.run("mv /root/systemd-analyze /usr/bin/")
     assert done.rc != 0
@@ -184,7 +191,7 @@ def test_a_unit_that_systemd_finds_fault_with(installed, play, controller, tmp_p
     assert "Unknown key name 'Sandbox'" in said
     assert "Changed before that: a release folder" in said
     last = list(receipts(installed).values())[-1]
-    assert last["verdict"] == "failed"
+    assert (last["operation"], last["verdict"]) == ("upgrade", "refused")
     assert [one["observed"] for one in last["checks"] if one["name"] == "changed"] == ["a release folder"]
     assert running(installed) == before
     assert digest(installed, UNIT) == unit
