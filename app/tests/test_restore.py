@@ -8,12 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from threading import Event
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from daily import Day, day, sha256
@@ -24,8 +21,7 @@ from standfast import authority, orders, work
 from standfast.authority import StaleClaim
 from standfast.authority import marker as markers
 from standfast.authority.marker import Marker
-from standfast.errors import BadInput, Refused, StandfastError, StoreBusy
-from standfast.operations import health
+from standfast.errors import BadInput, Refused, StandfastError
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.folders import MANIFEST, SNAPSHOT, alone
 from standfast.operations.backup.manifest import BackupManifest, read_manifest
@@ -33,7 +29,7 @@ from standfast.operations.backup.verifying import verify
 from standfast.operations.initialise import initialise_instance
 from standfast.operations.restore import copying, restoring
 from standfast.operations.restore.restoring import RestoreResult, restore
-from standfast.store import APPLICATION_ID, immediate, triggers
+from standfast.store import triggers
 
 
 @pytest.fixture(autouse=True)
@@ -552,155 +548,6 @@ class TestWhatIsRestored:
             assert shop.restore_here(str(place)).changed
         finally:
             shutil.rmtree(place)
-
-
-class TestAnEmptiedStore:
-    """The old state was taken out, and then the restore was cut short."""
-
-    @pytest.fixture
-    def emptied(self, shop: Day) -> Day:
-        def fail(reached: str) -> None:
-            if reached == "restore.alone":
-                raise sqlite3.OperationalError("the disk is on fire")
-
-        triggers.arm(fail)
-        with pytest.raises(
-            StandfastError, match=r"holds nothing; the state before is the backup /.*/000002-"
-        ):
-            shop.restore_here()
-        triggers.disarm()
-        return shop
-
-    @pytest.mark.parametrize(
-        "command",
-        [
-            ["health"],
-            ["init"],
-            ["serve"],
-            ["work", "add", "buy more"],
-            ["backup", "create"],
-            ["adopt", "--reason", "why not"],
-            ["account", "inspect", "--operator", "lucy", "--out", "/tmp/none.json"],
-        ],
-        ids=lambda command: command[0],
-    )
-    def test_every_command_refuses_it_and_says_what_to_do(self, emptied: Day, command: list[str]) -> None:
-        emptied.extra |= {
-            "STANDFAST_SUPPLIER_URL": "http://127.0.0.1:9",
-            "STANDFAST_SUPPLIER_TOKEN": "x" * 40,
-        }
-        emptied.supplier = cast("Any", SimpleNamespace(url="http://127.0.0.1:9"))
-        before = seen(emptied)
-        code, told = emptied.cli(*command)
-        assert (code, told["refused"]["code"]) == (3, "restore_unfinished"), told
-        assert emptied.morning in told["refused"]["observed"]
-        assert "000002-" in told["refused"]["observed"]
-        assert "run the same restore again" in told["refused"]["remedy"]
-        assert seen(emptied) == before
-
-    def test_the_same_restore_goes_on_from_it(self, emptied: Day) -> None:
-        before, inode = seen(emptied), emptied.layout.database.stat().st_ino
-        old = markers.read(emptied.layout.marker)
-        assert old is not None
-        foreseen = emptied.restore_here(check=True)
-        assert (foreseen.epoch_before, foreseen.lost) == (old.epoch, None)
-        assert foreseen.safety_backup is not None
-        assert seen(emptied) == before
-        told = emptied.restore_here()
-        assert told.changed
-        assert (told.epoch_before, told.safety_backup) == (old.epoch, foreseen.safety_backup)
-        assert emptied.layout.database.stat().st_ino == inode
-        assert len(list(emptied.layout.backups.glob("0*"))) == 2, "of what holds nothing there is no backup"
-        assert emptied.instance.rows("SELECT safety FROM restores") == [(told.safety_backup,)]
-        assert emptied.control().epoch == told.epoch
-
-    def test_the_state_before_can_be_restored(self, emptied: Day) -> None:
-        [safety] = emptied.layout.backups.glob("000002-*")
-        told = emptied.restore_here(str(safety))
-        assert told.safety_backup == str(safety)
-        assert emptied.instance.rows("SELECT count(*) FROM work") == [(3,)]
-        assert emptied.control().paused
-
-    def test_also_with_live(self, emptied: Day) -> None:
-        """The playbook asks so before it stops the service."""
-        assert emptied.restore_here(live=True, check=True).changed
-        assert emptied.restore_here(live=True).changed
-
-    def test_another_page_size(self, emptied: Day) -> None:
-        inside(folder(emptied), "PRAGMA page_size = 8192", "VACUUM")
-        describe(folder(emptied), page_size=8192)
-        refused(emptied, "page_size_differs")
-
-    def test_an_older_release_takes_it_for_another_applications(self, emptied: Day) -> None:
-        with closing(sqlite3.connect(emptied.layout.database)) as connection:
-            [found] = connection.execute("PRAGMA application_id").fetchone()
-        assert found not in {0, APPLICATION_ID}
-
-
-def test_who_opens_the_emptied_file_keeps_the_copy_in_the_log(
-    shop: Day, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is too late to go back; the copy goes the slower way, and that connection sees the new era."""
-    monkeypatch.setattr(copying, "ALONE_SECONDS", 0.2)
-    points: list[str] = []
-    with ExitStack() as stack:
-        others: list[sqlite3.Connection] = []
-
-        def open_it(reached: str) -> None:
-            points.append(reached)
-            if reached == "restore.emptied":
-                other = sqlite3.connect(shop.layout.database, autocommit=True)
-                others.append(stack.enter_context(closing(other)))
-                assert other.execute("SELECT source FROM emptied").fetchone() == (shop.morning,)
-
-        triggers.arm(open_it)
-        told = shop.restore_here()
-        assert others[0].execute("SELECT epoch, paused FROM operations").fetchone() == (told.epoch, 1)
-    assert "restore.alone" not in points
-    assert told.checkpointed
-    assert shop.instance.rows("PRAGMA journal_mode") == [("wal",)]
-
-
-def test_readers_see_the_old_state_or_the_new_one_or_are_refused(shop: Day) -> None:
-    """`health` again and again while a store of some size is restored; never half of a state."""
-    with shop.instance.store() as connection, immediate(connection):
-        connection.execute(
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
-            " INSERT INTO work (id, role, session, subject, prompt, status, admitted_at, finished_at)"
-            " SELECT printf('%024x', i), 'agent', 's', 'stock', hex(randomblob(5000)), 'DONE', i, i FROM n"
-        )
-    shop.morning = shop.backup()
-    before, done = shop.control(), Event()
-    answers: list[tuple[str, bool] | str] = []
-
-    def read() -> None:
-        while not done.is_set():
-            try:
-                told = health.look(shop.layout, time.time())
-                assert told.work["DONE"] == 2000
-                answers.append((told.epoch, told.paused))
-            except Refused as refused:
-                answers.append(refused.code)
-            except StoreBusy:
-                answers.append("busy")
-
-    with ThreadPoolExecutor(1) as pool:
-        reader = pool.submit(read)
-        told = shop.restore_here()
-        done.set()
-        reader.result()
-    assert told.epoch is not None
-    allowed = {
-        (before.epoch, False),
-        (before.epoch, True),
-        (told.epoch, True),
-        "restore_unfinished",
-        "store_unsettled",
-        "busy",
-    }
-    assert set(answers) <= allowed
-    assert (before.epoch, False) in answers
-    assert shop.control().epoch == told.epoch
 
 
 class TestALostState:

@@ -1,7 +1,5 @@
 """SIGKILL at every step of restore, inspect and recover: the old state or the new one, never a mixture.
 
-Between the two a restore leaves, when nobody else has the file open, a store that every command refuses.
-
 The points are those that a whole run reaches, so a new one is killed at without being listed here. In the
 full tier each is killed at, and many moments between them; else a part of each.
 """
@@ -11,12 +9,11 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,14 +25,11 @@ from support import Instance
 from world import dump
 
 from standfast import authority
-from standfast.errors import Refused
 from standfast.layout import Layout
 from standfast.operations.backup.listing import listing
 from standfast.operations.backup.verifying import verify
-from standfast.operations.restore.active import Active, examine, settle
 from standfast.operations.restore.restoring import RestoreResult
-from standfast.operations.schema import COMPONENTS
-from standfast.store import immediate, open_readonly, open_store, triggers
+from standfast.store import triggers
 
 FULL = os.environ.get("STANDFAST_FULL") == "1"
 MOMENTS = 45 if FULL else 3
@@ -113,63 +107,26 @@ VARIES = ("operations", "restores", "operation_events")
 
 
 class Before:
-    """A day before its restore, and what a whole restore makes of it.
+    """A day before its restore, and what a whole restore makes of it."""
 
-    `beside`: another process has the live file open, so its old state is not taken out first.
-    """
-
-    def __init__(self, root: Path, *, beside: bool = False) -> None:
-        self.beside = beside
+    def __init__(self, root: Path) -> None:
         (root / "day").mkdir()
         self.day = Day(Instance.make(root / "day"), supplier=None)  # type: ignore[arg-type]
         self.day.begin()
         self.day.instance.add("after the backup")
-        self._grow()
         self.epoch = self.day.control().epoch
         self.old = without(rows_of(self.day.layout.database), "operations")
         reference = copied(self.day, root / "reference")
         self.now = time.time()
-        with open_elsewhere(reference) if beside else nullcontext():
-            self.points = reached_by(lambda: self.restore(reference))
+        self.points = reached_by(lambda: self.restore(reference))
         epoch = reference.control().epoch
         self.new = without(rows_of(reference.layout.database), *VARIES, "eras", epoch=epoch)
 
     def restore(self, shop: Day) -> RestoreResult:
         return shop.restore_here(now=self.now)
 
-    def _grow(self) -> None:
-        """The image is larger than what SQLite keeps in memory, so that its pages reach the file early."""
-        with self.day.instance.store() as connection, immediate(connection):
-            connection.execute(
-                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)"
-                " INSERT INTO work (id, role, session, subject, prompt, status, admitted_at, finished_at)"
-                " SELECT printf('%024x', i), 'agent', 's', 'stock', hex(randomblob(5000)), 'DONE', i, i"
-                " FROM n"
-            )
-        self.day.morning = self.day.backup()
-
-    @contextmanager
-    def company(self, shop: Day) -> Iterator[None]:
-        """This process, which is another than the one that is killed, has the file open; or nobody has."""
-        if not self.beside:
-            yield
-            return
-        with shop.instance.store() as connection:
-            connection.execute("SELECT count(*) FROM work").fetchall()
-            yield
-
     def look(self, shop: Day) -> str:
         """What a kill left; fails on a mixture."""
-        if (active := examine(shop.layout)).kind == "unsettled":
-            active = self.settled(shop)
-        if active.emptied is not None:
-            assert active.emptied.epoch == self.epoch
-            assert verify(Path(active.emptied.safety)).ok
-            assert active.emptied.source == self.day.morning
-            with pytest.raises(Refused, match="taken the old state out"):
-                shop.control()
-            assert not self.beside
-            return "emptied"
         control = shop.control()
         rows = rows_of(shop.layout.database)
         if control.epoch == self.epoch:
@@ -180,63 +137,21 @@ class Before:
         assert control.paused
         return "new"
 
-    def settled(self, shop: Day) -> Active:
-        """A hot journal: who only reads is refused; who opens it for writing has SQLite undo the write."""
-        assert shop.layout.database.with_name("agent.sqlite-journal").exists()
-        with pytest.raises(Refused) as caught:
-            open_readonly(shop.layout.database)
-        assert caught.value.code == "store_unsettled"
-        aside = copied(replace(self.day, instance=shop.instance), shop.layout.root / "aside")
-        with pytest.raises(Refused) as caught:
-            open_store(aside.layout.database, COMPONENTS)
-        assert caught.value.code == "restore_unfinished"
-        assert shop.restore_here(now=self.now, check=True).changed
-        return settle(aside.layout)
-
     def kill(self, root: Path, **how: Any) -> str:
         """One kill, what it left, and that the same restore then comes to its end."""
         shop = copied(self.day, root)
-        with self.company(shop):
-            was_killed = died(lambda: self.restore(shop), **how)
+        was_killed = died(lambda: self.restore(shop), **how)
         left = self.look(shop)
-        if left != "emptied":
-            claimable = shop.instance.rows("SELECT paused FROM operations") == [(0,)]
-            assert claimable == (left == "old")
-        kept = safeties(shop)
+        claimable = shop.instance.rows("SELECT paused FROM operations") == [(0,)]
+        assert claimable == (left == "old")
         for entry in listing(shop.layout, time.time()).backups:
             assert verify(Path(entry.path)).ok, "a killed safety backup never looks like a good one"
         done = self.restore(shop)
         assert done.changed or left == "new"
-        if left == "emptied":
-            assert safeties(shop) == kept, "of what holds nothing there is no backup"
-            assert Path(done.safety_backup or "").name == max(kept)
-            assert done.epoch_before == self.epoch
         assert self.look(shop) == "new"
         assert authority.agrees(sqlite3.connect(shop.layout.database), shop.layout.marker)
         assert not (shop.layout.state / ".restoring").exists()
-        assert list(shop.layout.state.glob("agent.sqlite-journal")) == []
-        assert shop.instance.rows("PRAGMA journal_mode") == [("wal",)]
         return left if was_killed else "in time"
-
-
-@contextmanager
-def open_elsewhere(shop: Day) -> Iterator[None]:
-    """A process of its own has the live file open."""
-    program = (
-        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM work'); print(1)"
-    )
-    command = [sys.executable, "-c", f"{program}; sys.stdout.flush(); input()", str(shop.layout.database)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.kill()
-
-
-def safeties(shop: Day) -> set[str]:
-    return {path.name for path in shop.layout.backups.glob("0*") if path.name != shop.morning}
 
 
 @pytest.fixture(scope="module")
@@ -244,45 +159,18 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Before:
     return Before(tmp_path_factory.mktemp("before"))
 
 
-@pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Before:
-    return Before(tmp_path_factory.mktemp("beside"), beside=True)
-
-
-def killed_at_each(before: Before, tmp_path: Path, *order: str) -> dict[str, str]:
+def test_a_restore_survives_sigkill_at_every_point(before: Before, tmp_path: Path) -> None:
     own = [point for point in before.points if not point.startswith("backup.")]
     assert {"restore.paused", "restore.step", "restore.copied", "restore.marker_written"} <= set(own)
     points = before.points if FULL else own
     left = {point: before.kill(tmp_path / str(at), point=point) for at, point in enumerate(points)}
     assert "in time" not in left.values()
+    order = ["old", "old, paused", "new"]
     ranks = [order.index(left[point]) for point in points]
     assert ranks == sorted(ranks), left
-    assert set(ranks) == set(range(len(order)))
+    assert set(ranks) == {0, 1, 2}
     assert left["restore.step"] == "old, paused"
     assert left["restore.copied"] == "new"
-    return left
-
-
-def test_a_restore_survives_sigkill_at_every_point(before: Before, tmp_path: Path) -> None:
-    left = killed_at_each(before, tmp_path, "old", "old, paused", "emptied", "new")
-    assert (left["restore.emptied"], left["restore.alone"]) == ("emptied", "emptied")
-    assert left["restore.filled"] == "new"
-
-
-def test_a_kill_while_the_emptied_file_is_filled_is_undone(before: Before, tmp_path: Path) -> None:
-    """Pages of the image are in the file already; a hot journal says that it held none of them."""
-    shop = copied(before.day, tmp_path / "day")
-    assert died(lambda: before.restore(shop), point="restore.step", nth=2)
-    assert shop.layout.database.stat().st_size > 10 * 4096
-    assert examine(shop.layout).kind == "unsettled"
-    assert before.look(shop) == "emptied"
-    assert before.kill(tmp_path / "whole", point="restore.step", nth=2) == "emptied"
-
-
-def test_a_restore_beside_another_process_survives_sigkill_at_every_point(
-    beside: Before, tmp_path: Path
-) -> None:
-    killed_at_each(beside, tmp_path, "old", "old, paused", "new")
 
 
 def test_a_restore_survives_sigkill_at_any_moment(before: Before, tmp_path: Path) -> None:
@@ -313,7 +201,7 @@ def test_a_lost_state_survives_sigkill_at_every_point(before: Before, tmp_path: 
         assert died(partial(before.restore, shop), point=point)
         done = before.restore(shop)
         assert before.look(shop) == "new", point
-        assert done.safety_backup is None or at >= points.index("restore.filled")
+        assert done.safety_backup is None or at >= points.index("restore.copied")
         evidence = list(shop.layout.state.glob("damaged-*/agent.sqlite"))
         assert [path.read_bytes() for path in evidence] == [b"garbage" * 3000]
 

@@ -26,8 +26,7 @@ from standfast.durable import create_empty, create_file, sync_file
 from standfast.layout import Layout
 from standfast.operations.backup import snapshot
 from standfast.operations.backup.limits import Guard, Limits
-from standfast.operations.restore import copying, emptying
-from standfast.operations.restore.emptying import Emptied
+from standfast.operations.restore import copying
 from standfast.operations.schema import COMPONENTS
 from standfast.orders.intent import Intent
 from standfast.store import immediate, open_readonly, open_store
@@ -246,25 +245,14 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
             shutil.copyfile(image, target)
             sync_file(target)
 
-        def emptied() -> None:
-            told = Emptied(source=name, safety=name, epoch="")
-            with closing(open_readonly(layout.database)) as live:
-                page_size = live.execute("PRAGMA page_size").fetchone()[0]
-            copying.install(layout.database, emptying.make(layout.root, told, page_size), lambda: None)
-            copying.fill(layout.database, image)
-            settled()
-
-        def through_the_log() -> None:
+        def ours() -> None:
             copying.install(layout.database, image, lambda: None)
-            settled()
-
-        def settled() -> None:
             with closing(open_store(layout.database, COMPONENTS)) as live:
                 copying.checkpoint(live)
 
         def once(number: int) -> dict[str, float]:
             values = {}
-            ways = {"plain": plain, "install": emptied, "log": through_the_log}
+            ways = {"plain": plain, "install": ours}
             for way in list(ways) if number % 2 else list(ways)[::-1]:
                 os.sync()
                 values[way] = _timed(ways[way])
@@ -293,13 +281,6 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
             "x",
             taken,
             detail=f"{median(taken, 'install'):.2f} s beside {median(taken, 'plain'):.2f} s",
-        ),
-        told(
-            "restore beside another process: through the log",
-            paired(taken, "log", "plain"),
-            "x",
-            taken,
-            f"{median(taken, 'log'):.2f} s",
         ),
         told(
             "restore, whole: verified, safety backup, image, copied, checked",

@@ -63,8 +63,8 @@ def open_store(
 def open_readonly(path: Path) -> Store:
     """Open the store at ``path`` for reading only (``mode=ro``).
 
-    Raises Refused: ``store_absent``, ``store_foreign``, ``restore_unfinished`` or ``store_unsettled`` (a hot
-    journal). A newer schema is not refused here, so that health can describe it.
+    Raises Refused: ``store_absent`` or ``store_foreign``. A newer schema is not refused here, so that health
+    can describe it.
     """
     return _open_readonly(path, "ro")
 
@@ -163,15 +163,6 @@ def _busy() -> StoreBusy:
     )
 
 
-def _unsettled(path: Path) -> Refused:
-    return Refused(
-        "store_unsettled",
-        "a write into the store was cut short, and reading alone cannot undo it",
-        observed=f"{path}-journal",
-        remedy="if a restore was cut short, run it again; else start the service, which undoes that write",
-    )
-
-
 def is_busy(error: sqlite3.OperationalError) -> bool:
     """Whether another connection's lock is the cause."""
     return error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -232,8 +223,6 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, create: bool)
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN:
             if is_busy(error):
                 raise _busy() from error
-            if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
-                raise _unsettled(path) from error
             raise
         raise Refused(
             "store_foreign",

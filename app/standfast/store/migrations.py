@@ -14,9 +14,6 @@ from standfast.store import triggers
 APPLICATION_ID = 0x53464153
 """``SFAS`` in the database header: this file is a Standfast store."""
 
-EMPTIED_ID = 0x53464145
-"""``SFAE``: a restore has taken the old state out of this file, and the new one is not in it yet."""
-
 _META = """
 CREATE TABLE meta (
     component TEXT PRIMARY KEY,
@@ -73,16 +70,12 @@ def schema_versions(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def refuse_foreign(connection: sqlite3.Connection, *, create: bool) -> None:
-    """Raise Refused unless this is our store, or empty: ``store_foreign``, ``restore_unfinished``, or
-    ``store_absent``.
-    """
+    """Raise Refused ``store_foreign`` or ``store_absent`` unless this is our store, or empty."""
     # The tables first: another process may be filling a new file, and commits them together with the id.
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application == APPLICATION_ID:
         return
-    if application == EMPTIED_ID:
-        raise _unfinished(connection)
     if application or tables:
         raise Refused(
             "store_foreign",
@@ -97,17 +90,6 @@ def refuse_foreign(connection: sqlite3.Connection, *, create: bool) -> None:
             observed="a database without tables",
             remedy="run `standfast init` as the service user",
         )
-
-
-def _unfinished(connection: sqlite3.Connection) -> Refused:
-    """Older releases take such a file for another application's and leave it alone too."""
-    source, safety = connection.execute("SELECT source, safety FROM emptied").fetchone()
-    return Refused(
-        "restore_unfinished",
-        "a restore has taken the old state out of the store, and the new one is not in it yet",
-        observed=f"restored from {source}; the state before is the backup {safety}",
-        remedy="wait when that restore still runs; it was cut short otherwise: run the same restore again",
-    )
 
 
 def refuse_newer(connection: sqlite3.Connection, components: Sequence[Component]) -> None:

@@ -1,7 +1,4 @@
-"""The state that a restore replaces: whole, absent, damaged, or taken out by a restore that was cut short.
-
-Only SQLite ever opens its file.
-"""
+"""The state that a restore replaces: whole, absent, or damaged; only SQLite ever opens its file."""
 
 import os
 import secrets
@@ -9,19 +6,16 @@ import sqlite3
 import stat
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
 
 from standfast.authority import Operations, operations
 from standfast.durable import create_folder, sync_folder
 from standfast.errors import Refused
 from standfast.layout import Layout
-from standfast.operations.restore.emptying import Emptied
-from standfast.operations.restore.emptying import read as read_emptied
 from standfast.operations.schema import COMPONENTS, understood
-from standfast.store import BUSY_SECONDS, open_readonly, schema_versions, triggers
+from standfast.store import open_readonly, schema_versions
 from standfast.store.migrations import refuse_newer
 
 _DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
@@ -32,29 +26,13 @@ SIDECARS = ("-wal", "-shm", "-journal")
 class Active:
     """What is there before the restore."""
 
-    kind: Literal["whole", "absent", "damaged", "emptied", "unsettled"]
-    """`unsettled`: a write was cut short, and only opening the store for writing tells what is there."""
+    kind: Literal["whole", "absent", "damaged"]
     observed: str = ""
-    """Why it is none of a whole one."""
+    """Why it is absent or damaged."""
     control: Operations | None = None
     page_size: int = 0
     bytes: int = 0
     inode: int | None = None
-    emptied: Emptied | None = None
-
-
-def settle(layout: Layout) -> Active:
-    """As `examine`, after SQLite has undone a write that was cut short. The caller is the only restore."""
-    if (found := examine(layout)).kind != "unsettled":
-        return found
-    with (
-        suppress(sqlite3.DatabaseError),  # then it is damaged
-        closing(_connect(layout.database, "rw")) as connection,
-    ):
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    triggers.reach("restore.settled")
-    found = examine(layout)
-    return replace(found, kind="damaged") if found.kind == "unsettled" else found
 
 
 def examine(layout: Layout) -> Active:
@@ -78,6 +56,8 @@ def examine(layout: Layout) -> Active:
         )
     if found.st_size == 0:
         return _nothing(f"{path} is empty", beside, found.st_ino)
+    if path.name + "-journal" in beside:  # the store is never in that mode once it is made
+        return Active("damaged", "a rollback journal lies beside it", inode=found.st_ino)
     return _opened(path, found)
 
 
@@ -94,10 +74,6 @@ def _opened(path: Path, found: os.stat_result) -> Active:
     except Refused as refused:
         if refused.code == "store_absent" and refused.__cause__ is None:
             return Active("absent", "a database without tables", inode=found.st_ino)
-        if refused.code == "restore_unfinished":
-            return _emptied(path, found, refused)
-        if refused.code == "store_unsettled":
-            return Active("unsettled", refused.reason, inode=found.st_ino, bytes=found.st_size)
         if refused.code != "store_foreign" or not (damage := damage_in(refused.__cause__)):
             raise
     except sqlite3.DatabaseError as error:
@@ -124,13 +100,6 @@ def _look(path: Path, found: os.stat_result) -> Active:
         size = connection.execute("PRAGMA page_size").fetchone()[0]
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         return Active("whole", "", control, size, size * pages, found.st_ino)
-
-
-def _emptied(path: Path, found: os.stat_result, refused: Refused) -> Active:
-    with closing(_connect(path, "ro")) as connection:
-        told = read_emptied(connection)
-        size = connection.execute("PRAGMA page_size").fetchone()[0]
-    return Active("emptied", refused.reason, None, size, found.st_size, found.st_ino, told)
 
 
 def damage_in(error: BaseException | None) -> str:
@@ -165,17 +134,6 @@ def put_aside(layout: Layout, now: float) -> Path:
     sync_folder(folder)
     sync_folder(layout.state)
     return folder
-
-
-def others_hold(path: Path) -> bool:
-    """Whether another process has the file open, as far as this user may see."""
-    return any(pid != os.getpid() for pid in _holders([path]))
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}", uri=True, autocommit=True, timeout=BUSY_SECONDS
-    )
 
 
 def _holders(paths: list[Path]) -> list[int]:

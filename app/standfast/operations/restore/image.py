@@ -36,8 +36,6 @@ class Image:
     """Work ids."""
     revoked: list[str]
     """Order ids."""
-    safety: str | None
-    """The backup of the state that it replaces."""
 
 
 @contextmanager
@@ -95,7 +93,7 @@ def make(folder: Path, source: Source, *, reason: str, safety: str | None, now: 
                 restored_at=now,
             ),
         )
-    return Image(path=path, epoch=epoch, interrupted=interrupted, revoked=revoked, safety=safety)
+    return Image(path=path, epoch=epoch, interrupted=interrupted, revoked=revoked)
 
 
 def ending(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:

@@ -1,10 +1,8 @@
 """Restore, step by step: everything that can be refused is refused before the live store is touched.
 
 Then: a backup of the present state; the image, in which the snapshot's era has ended; the pause of the live
-store; the old state is taken out, in one commit; the image is copied in, in another; the marker; the check.
-A kill leaves the old state, paused or not, or a store that says only which backups the old and the new state
-are in, or the new paused state. While others have the file open, the old state is not taken out first: open
-connections see the one state or the other. Nothing here resumes.
+store; the copy, in one commit; the marker; the check. A kill leaves the old state, paused or not, or the new
+paused one. Nothing here resumes.
 """
 
 import fcntl
@@ -30,17 +28,8 @@ from standfast.operations.backup.limits import Limits, Report, no_space, quiet
 from standfast.operations.backup.snapshot import sealed
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.recovery.eras import is_awaiting, restored
-from standfast.operations.restore import emptying
-from standfast.operations.restore.active import (
-    Active,
-    damage_in,
-    examine,
-    others_hold,
-    put_aside,
-    settle,
-)
-from standfast.operations.restore.copying import Changed, begin, checkpoint, fill, install, refuse_damaged
-from standfast.operations.restore.emptying import Emptied
+from standfast.operations.restore.active import Active, damage_in, examine, put_aside
+from standfast.operations.restore.copying import Changed, begin, checkpoint, install, refuse_damaged
 from standfast.operations.restore.image import Image, clear, ending, make, refuse_blocked, staging
 from standfast.operations.restore.source import Source, find, refuse_unverified
 from standfast.operations.schema import COMPONENTS, understood
@@ -132,7 +121,7 @@ def restore(
         return _foreseen(asked, active)
     with in_use(asked.source.folder), _alone(layout), _writer(layout, live=live):
         refuse_unverified(asked.source, report)
-        active = settle(layout)
+        active = examine(layout)
         _refuse_unfit(asked, active)
         with staging(layout) as folder:
             return _Restore(asked, active, folder).run()
@@ -164,8 +153,6 @@ class _Restore:
 
     def run(self) -> RestoreResult:
         self.host = host_identity()
-        if self.active.emptied is not None:
-            return self._over_emptied(self.active.emptied)
         if self.active.kind != "whole":
             return self._over_nothing(self.active)
         try:
@@ -177,46 +164,29 @@ class _Restore:
 
     def _over_whole(self) -> RestoreResult:
         with closing(open_store(self.asked.layout.database, COMPONENTS)) as live:
-            image, emptied = self._replace(live)
-        if emptied is not None:
-            self._fill(image, f"the state before is the backup {emptied.safety}")
-        return self._finish(image, safety=image.safety, evidence=None, inode=self.active.inode)
-
-    def _replace(self, live: Store) -> tuple[Image, Emptied | None]:
-        """The image in the place of the old state; or that taken out, with what the store says of it then."""
-        for attempt in range(_TRIES):
-            # What is written after the safety backup has begun is not in it, so it must not be replaced.
-            seen = _data_version(live)
-            try:
-                safety = self._safety()
-                image = self._image(safety)
-            except StandfastError as error:
-                if not attempt:
-                    raise
-                raise StandfastError(  # no refusal any more: the pause stays
-                    f"the live store is paused under its old epoch, and was not replaced: {error};"
-                    " mend the cause, and restore again from the same backup"
-                ) from error
-            self._pause(live)
-            try:
-                return image, self._take_over(image, safety, partial(_refuse_change, live, seen))
-            except Changed:
-                continue
+            for attempt in range(_TRIES):
+                # What is written after the safety backup has begun is not in it, so it must not be replaced.
+                seen = _data_version(live)
+                try:
+                    safety = self._safety()
+                    image = self._image(safety)
+                except StandfastError as error:
+                    if not attempt:
+                        raise
+                    raise StandfastError(  # no refusal any more: the pause stays
+                        f"the live store is paused under its old epoch, and was not replaced: {error};"
+                        " mend the cause, and restore again from the same backup"
+                    ) from error
+                self._pause(live)
+                try:
+                    self._install(image, partial(_refuse_change, live, seen))
+                except Changed:
+                    continue
+                return self._finish(image, safety=safety, evidence=None, inode=self.active.inode)
         raise StandfastError(
             "the live store is paused under its old epoch: others kept writing to it, and nothing may be lost"
             " that no safety backup holds; stop them, and restore again from the same backup"
         )
-
-    def _take_over(self, image: Image, safety: str, unchanged: Callable[[], None]) -> Emptied | None:
-        before = self.active.control
-        if self.asked.live or before is None or others_hold(self.asked.layout.database):
-            self._install(image.path, unchanged)
-            triggers.reach("restore.copied")
-            return None
-        told = Emptied(source=self.asked.source.folder.name, safety=safety, epoch=before.epoch)
-        self._install(emptying.make(self.folder, told, self.active.page_size), unchanged)
-        triggers.reach("restore.emptied")
-        return told
 
     def _pause(self, live: Store) -> None:
         try:
@@ -233,14 +203,8 @@ class _Restore:
         image = self._image(None)
         begin(self.asked.layout.database, self.asked.source.manifest.page_size)
         triggers.reach("restore.begun")
-        self._fill(image, "there was no state that could be read")
+        self._install(image, lambda: None)
         return self._finish(image, safety=None, evidence=evidence, inode=None, lost=lost.observed)
-
-    def _over_emptied(self, found: Emptied) -> RestoreResult:
-        """A restore was cut short; the state before is where that one put it."""
-        image = self._image(found.safety)
-        self._fill(image, f"the state before is the backup {found.safety}")
-        return self._finish(image, safety=found.safety, evidence=None, inode=self.active.inode)
 
     def _safety(self) -> str:
         asked_by = f"restore of {self.asked.source.folder.name}"[:100]
@@ -271,22 +235,13 @@ class _Restore:
         triggers.reach("restore.image_made")
         return image
 
-    def _install(self, content: Path, unchanged: Callable[[], None]) -> None:
+    def _install(self, image: Image, unchanged: Callable[[], None]) -> None:
         try:
-            install(self.asked.layout.database, content, unchanged, self.asked.report)
+            install(self.asked.layout.database, image.path, unchanged, self.asked.report)
         except (StoreBusy, sqlite3.Error, OSError) as error:
             raise StandfastError(
                 f"the copy into the live store failed, and that is as it was, paused under its old epoch:"
                 f" {error}; mend the cause, and restore again from the same backup"
-            ) from error
-
-    def _fill(self, image: Image, before: str) -> None:
-        try:
-            fill(self.asked.layout.database, image.path, self.asked.report)
-        except (StoreBusy, sqlite3.Error, OSError) as error:
-            raise StandfastError(
-                f"the copy into the live store failed, and that holds nothing; {before}: {error};"
-                " mend the cause, and restore again from the same backup"
             ) from error
         triggers.reach("restore.copied")
 
@@ -307,12 +262,13 @@ class _Restore:
         triggers.reach("restore.checkpointed")
         _verify(layout, image, inode)
         triggers.reach("restore.verified")
+        before = self.active.control
         return RestoreResult(
             changed=True,
             check=False,
             source=str(self.asked.source.folder),
             source_sha256=self.asked.source.manifest.sha256,
-            epoch_before=_epoch(self.active),
+            epoch_before=None if before is None else before.epoch,
             epoch=image.epoch,
             safety_backup=safety,
             evidence=None if evidence is None else str(evidence),
@@ -326,13 +282,6 @@ class _Restore:
 
 class _Damaged(Exception):
     """The live store opens, and is damaged further in."""
-
-
-def _epoch(active: Active) -> str | None:
-    """Of the state that is replaced; None when it is lost."""
-    if active.emptied is not None:
-        return active.emptied.epoch
-    return None if active.control is None else active.control.epoch
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
@@ -386,11 +335,11 @@ def _foreseen(asked: _Asked, active: Active) -> RestoreResult:
         check=True,
         source=str(asked.source.folder),
         source_sha256=asked.source.manifest.sha256,
-        epoch_before=_epoch(active),
+        epoch_before=None if active.control is None else active.control.epoch,
         epoch=None,
-        safety_backup=active.emptied.safety if active.emptied else None,
+        safety_backup=None,
         evidence=None,
-        lost=None if active.emptied else active.observed or None,
+        lost=active.observed or None,
         interrupted=interrupted,
         revoked_orders=revoked,
         checkpointed=False,
@@ -401,7 +350,7 @@ def _foreseen(asked: _Asked, active: Active) -> RestoreResult:
 def _refuse_unfit(asked: _Asked, active: Active) -> None:
     """What would make the restore fail half-way."""
     wanted = asked.source.manifest.page_size
-    if active.page_size not in {0, wanted}:
+    if active.kind == "whole" and active.page_size != wanted:
         raise Refused(
             "page_size_differs",
             "the backup's pages are not of the live store's size, so it cannot be copied into the same file",
@@ -421,7 +370,7 @@ def _refuse_unfit(asked: _Asked, active: Active) -> None:
 
 
 def _refuse_live_loss(asked: _Asked, active: Active) -> None:
-    if asked.live and active.kind in {"absent", "damaged"}:
+    if asked.live and active.kind != "whole":
         raise Refused(
             "store_held",
             "a lost state is never replaced beside a running service",
