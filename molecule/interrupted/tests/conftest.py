@@ -65,6 +65,10 @@ class Frozen:
     play: Future[Play]
     kill: threading.Event
 
+    def go_on(self, signal: str) -> None:
+        """Send the process a signal, and let runuser go on, which stops itself when its child is stopped."""
+        self.host.run(f"parent=$(ps -o ppid= {self.pid}); kill -{signal} {self.pid}; kill -CONT $parent")
+
     def journal(self) -> dict[str, Any]:
         return dict(json.loads(self.host.run(["cat", "/srv/lucy/state/upgrade.json"]).stdout))
 
