@@ -82,12 +82,47 @@ def run(
     Raises Refused (nothing was asked): `paused`, `marker_disagrees`, `schema_differs`, and the store's own.
     Raises CanaryFailed: `canary_timeout`, `canary_not_done`, `finished_by_other`.
     """
+    if check:
+        with closing(open_readonly(layout.database)) as connection:
+            _refuse_unless_active(connection, layout)
+        return CanaryResult(changed=True, check=True)
+    return land(layout, ask(layout), timeout=timeout, expect=expect, sleep=sleep)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A canary that was asked for."""
+
+    work: str
+    asked_at: float
+    """By the clock of `time.monotonic`."""
+
+
+def ask(layout: Layout) -> Flight:
+    """Ask for one fresh unit of work, for whichever process serves next. Raises Refused as `run`."""
     with closing(open_readonly(layout.database)) as connection:
         _refuse_unless_active(connection, layout)
-    if check:
-        return CanaryResult(changed=True, check=True)
     with closing(open_store(layout.database, COMPONENTS)) as connection:
-        return _Canary(connection, Clock(), sleep).fly(timeout, expect or Expectation())
+        return _Canary(connection, Clock()).ask()
+
+
+def land(
+    layout: Layout,
+    flight: Flight,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    expect: Expectation | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> CanaryResult:
+    """Wait, `timeout` seconds at most, until the service has finished it. Raises CanaryFailed as `run`."""
+    with closing(open_store(layout.database, COMPONENTS)) as connection:
+        return _Canary(connection, Clock(), sleep).land(flight, timeout, expect or Expectation())
+
+
+def withdraw(layout: Layout, flight: Flight, reason: str) -> str:
+    """Cancel it unless a worker has it; the clause that says which."""
+    with closing(open_store(layout.database, COMPONENTS)) as connection:
+        return _Canary(connection, Clock()).withdraw(flight.work, reason)
 
 
 def _refuse_unless_active(connection: sqlite3.Connection, layout: Layout) -> None:
@@ -117,12 +152,14 @@ def _refuse_unless_active(connection: sqlite3.Connection, layout: Layout) -> Non
 
 
 class _Canary:
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, clock: Clock, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._connection, self._clock, self._sleep = connection, clock, sleep
 
-    def fly(self, timeout: float, expect: Expectation) -> CanaryResult:
+    def ask(self) -> Flight:
         token = secrets.token_hex(12)
-        started = time.monotonic()
+        began = time.monotonic()
         # A session of its own: another one that is stuck must not keep this one waiting.
         asked = work.admit(
             self._connection,
@@ -131,14 +168,18 @@ class _Canary:
             prompt=PROMPT,
             now=self._clock.now(),
         )
+        assert asked.work is not None
+        return Flight(asked.work, began)
+
+    def land(self, flight: Flight, timeout: float, expect: Expectation) -> CanaryResult:
         try:
-            item = self._wait(asked.work, started + timeout)
+            item = self._wait(flight.work, time.monotonic() + timeout)
         except KeyboardInterrupt:
-            self._withdraw(asked.work, "interrupted")
+            self.withdraw(flight.work, "interrupted")
             raise
-        seconds = round(time.monotonic() - started, 3)
+        seconds = round(time.monotonic() - flight.asked_at, 3)
         if item is None:
-            raise self._timed_out(asked.work, timeout)
+            raise self._timed_out(flight.work, timeout)
         return self._judged(item, seconds, expect)
 
     def _wait(self, wanted: str, until: float) -> work.WorkItem | None:
@@ -152,7 +193,7 @@ class _Canary:
             self._sleep(min(POLL_SECONDS, left))
 
     def _timed_out(self, wanted: str, timeout: float) -> CanaryFailed:
-        told = self._withdraw(wanted, f"canary not claimed within {timeout:g} s")
+        told = self.withdraw(wanted, f"canary not claimed within {timeout:g} s")
         latest = work.latest_run(self._connection)
         service = f"last start of the service: pid {latest.pid}" if latest else "the service never started"
         paused = ", paused meanwhile" if operations(self._connection).paused else ""
@@ -163,7 +204,7 @@ class _Canary:
             remedy="see `standfast health` and the service's journal",
         )
 
-    def _withdraw(self, wanted: str, reason: str) -> str:
+    def withdraw(self, wanted: str, reason: str) -> str:
         """Cancel the request unless a worker has it; the clause that says which."""
         try:
             work.cancel(self._connection, wanted, reason=reason, now=self._clock.now(), only_unclaimed=True)

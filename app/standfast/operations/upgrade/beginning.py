@@ -23,8 +23,8 @@ and so serves nobody. What a reboot starts by itself is the unit that is in plac
 (A) Where the target runs under its own unit, it is asked for a canary and the facts are compared; else the
 unit is stopped, and it goes on at `unit`. (B) The unit is stopped again, and what is to become of it is
 decided once more, by the store and the journal: that comes out the same. "Begins anew" makes a new backup;
-the earlier one stays. At `migrate` nothing is pending then, and the facts were compared in the transaction that
-committed.
+the earlier one stays. At `migrate` nothing is pending then, and the facts were compared in the transaction
+that committed.
 
 A kill between the effect of a step and the next entry is a kill in that step: every step may be done twice.
 """

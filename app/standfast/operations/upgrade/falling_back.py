@@ -38,6 +38,7 @@ def go_back(switch: Switching, failed: StepFailed) -> Switch:
     try:
         _enter(switch, "back-stop")
         switch.stopped()
+        switch.withdraw()
         decision = decide(switch)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing is started any more
         return _stay_stopped(switch, f"going back failed at back-stop: {reason_of(error)}")

@@ -22,7 +22,7 @@ POLL = 0.05
 CALL = 20.0
 """Seconds for a call to the manager that does not wait for a job."""
 SETTLE = 10.0
-"""Seconds for the manager to say of a job what its caller was told already."""
+"""Seconds for what must follow a stop by itself."""
 LONGEST_UNIT = 65_536
 
 _PROPERTIES = (
@@ -74,6 +74,8 @@ class Manager:
     """`<instance>.service`"""
     folder: Path
     """Where the user's own units are."""
+    settle: float = SETTLE
+    """Seconds for what must follow by itself: the unit at rest, the writer's lock free."""
 
     @classmethod
     def of(cls, instance: str) -> "Manager":
@@ -122,7 +124,7 @@ class Manager:
         """
         cgroup = self.look().cgroup
         self._call("stop", self.unit, within=timeout)
-        if not until(lambda: self._at_rest(cgroup), SETTLE):
+        if not until(lambda: self._at_rest(cgroup), self.settle):
             left = ", ".join(map(str, processes(cgroup))) or "none"
             raise ManagerFailed(f"{self.unit} was stopped and is {self._told()}, processes left: {left}")
 

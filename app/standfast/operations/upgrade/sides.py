@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from standfast.errors import StandfastError
 from standfast.layout import Layout, running_release
 from standfast.operations import canary as canaries
-from standfast.operations.canary import CanaryResult, Expectation
+from standfast.operations.canary import CanaryResult, Expectation, Flight
 from standfast.operations.unit import describe
 from standfast.operations.upgrade.manager import environment
 from standfast.operations.upgrade.result import Proof
@@ -36,8 +36,14 @@ class Side(Protocol):
     def unit_text(self) -> str:
         """What it writes for the service of this instance."""
 
-    def canary(self, pid: int, timeout: float) -> Proof:
-        """Let that process of this release finish a fresh unit of work."""
+    def ask(self) -> Flight | None:
+        """Ask for the canary already before a process of this release starts: its first pass finds it.
+
+        None: this release can only be asked once it runs.
+        """
+
+    def canary(self, pid: int, timeout: float, flight: Flight | None = None) -> Proof:
+        """Let that process of this release finish a fresh unit of work, or the one that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,15 @@ class Own:
         """Raises Refused as `unit.describe`."""
         return describe(self.layout, None).text
 
-    def canary(self, pid: int, timeout: float) -> Proof:
+    def ask(self) -> Flight:
+        """Raises Refused as `canary.ask`."""
+        return canaries.ask(self.layout)
+
+    def canary(self, pid: int, timeout: float, flight: Flight | None = None) -> Proof:
         """Raises Refused and CanaryFailed as `canary.run`."""
-        return _proof(
-            canaries.run(self.layout, timeout=timeout, expect=Expectation(pid=pid, release=self.id))
-        )
+        expect = Expectation(pid=pid, release=self.id)
+        asked = flight or self.ask()
+        return _proof(canaries.land(self.layout, asked, timeout=timeout, expect=expect))
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,12 @@ class Other:
         """Raises ReleaseFailed."""
         return str(self._json("unit")["text"])
 
-    def canary(self, pid: int, timeout: float) -> Proof:
+    def ask(self) -> None:
+        """Its own command asks and waits in one."""
+
+    def canary(self, pid: int, timeout: float, flight: Flight | None = None) -> Proof:
         """Raises ReleaseFailed."""
+        assert flight is None
         told = self._json(
             "canary",
             f"--timeout={timeout:g}",

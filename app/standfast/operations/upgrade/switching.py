@@ -20,7 +20,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -28,11 +28,12 @@ from standfast.authority import writer_lock
 from standfast.errors import Refused, StandfastError
 from standfast.layout import Layout
 from standfast.operations.backup.creating import Request, create
+from standfast.operations.canary import Flight, withdraw
 from standfast.operations.initialise import initialise_instance
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.operations.upgrade import facts
 from standfast.operations.upgrade.journal import Journal, Keeper, Step
-from standfast.operations.upgrade.manager import AT_REST, SETTLE, Manager, ManagerFailed, release_of, until
+from standfast.operations.upgrade.manager import AT_REST, Manager, ManagerFailed, release_of, until
 from standfast.operations.upgrade.result import Proof
 from standfast.operations.upgrade.sides import Side
 from standfast.store import open_readonly, open_store, schema_versions, triggers
@@ -103,6 +104,7 @@ class Switching:
     signals: Signals = field(default_factory=Signals)
     resumed_from: Step | None = None
     resumed_because: str | None = None
+    flight: Flight | None = None
     canary: Proof | None = None
     comparison: facts.Comparison | None = None
     silence: float | None = None
@@ -166,7 +168,7 @@ class Switching:
             self._holds = True
             return True
 
-        if not self._holds and not until(held, SETTLE):
+        if not self._holds and not until(held, self.manager.settle):
             raise ManagerFailed(f"{self.manager.unit} is at rest, but {reason_of(refused[0])}")
 
     def _facts(self) -> None:
@@ -204,7 +206,14 @@ class Switching:
         self.manager.place(self.new_unit)
 
     def _start(self) -> None:
+        self.flight = self.new.ask()
         self.started(self.new)
+
+    def withdraw(self) -> None:
+        """Take back a canary that was asked for, where nobody has it; whoever serves next may do it, too."""
+        if self.flight is not None:
+            with suppress(StandfastError, sqlite3.Error):
+                withdraw(self.layout, self.flight, "the switch failed")
 
     def started(self, side: Side) -> None:
         """Start the unit that is in place, and show that `side` runs by it. Raises ManagerFailed."""
@@ -233,7 +242,7 @@ class Switching:
         if self.main_pid is None:
             self.watch(self.new)
         assert self.main_pid is not None
-        self.canary = self.new.canary(self.main_pid, self.limits.canary)
+        self.canary = self.new.canary(self.main_pid, self.limits.canary, self.flight)
 
     def _compare(self) -> None:
         self.compared(self.new)

@@ -1,0 +1,56 @@
+"""A switch in a process of its own, run by the interpreter of the release whose code does it.
+
+    switching_child.py STATE UNITS upgrade|rollback|check RELEASE [POINT SIGNAL]
+
+It prints the result as JSON and every point that it reaches on stderr; the first time that it reaches POINT
+it gets the signal. FLOOR and REASON in the environment are those of a rollback.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from standfast.errors import Refused
+from standfast.layout import Layout
+from standfast.operations.upgrade.beginning import Asked
+from standfast.operations.upgrade.manager import Manager
+from standfast.operations.upgrade.rolling_back import Force, roll_back
+from standfast.operations.upgrade.switching import Limits
+from standfast.operations.upgrade.upgrading import upgrade
+from standfast.store import triggers
+
+
+def main(state: str, units: str, operation: str, release: str, *killed: str) -> int:
+    left, name = list(killed[:1]), killed[-1] if killed else ""
+
+    def reach(reached: str) -> None:
+        print(f"point {reached}", file=sys.stderr, flush=True)
+        if reached in left:
+            left.remove(reached)
+            os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
+
+    triggers.arm(reach)
+    layout = Layout(Path(state))
+    manager = Manager(unit=f"{layout.instance().instance}.service", folder=Path(units), settle=2.0)
+    asked = Asked(run_id="test", limits=Limits(stop=20, start=20, canary=15))
+    try:
+        if operation == "rollback":
+            force = Force.of(os.environ["FLOOR"] or None, os.environ["REASON"] or None)
+            found = roll_back(layout, release, asked, tell=tell, manager=manager, force=force)
+        else:
+            found = upgrade(layout, release, asked, tell=tell, manager=manager, check=operation == "check")
+    except Refused as refused:
+        print(json.dumps({"refused": refused.code, "observed": refused.observed}))
+        return 3
+    print(found.model_dump_json())
+    return 0 if found.outcome in {"upgraded", "rolled_back"} and found.step is None else 1
+
+
+def tell(step: str) -> None:
+    print(f"step {step}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
