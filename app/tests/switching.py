@@ -153,7 +153,7 @@ class Host:
     def python(self, name: str) -> str:
         return str(self.layout.releases / self.releases[name] / "venv/bin/python")
 
-    def cli(self, name: str, *words: str) -> dict[str, Any]:
+    def cli(self, name: str, *words: str, stdin: bytes = b"") -> dict[str, Any]:
         """A command of a release."""
         command = [
             self.python(name),
@@ -165,7 +165,7 @@ class Host:
             str(self.layout.state),
             "--json",
         ]
-        done = subprocess.run([*command, *words], capture_output=True, check=False)
+        done = subprocess.run([*command, *words], capture_output=True, check=False, input=stdin)
         found = json.loads(done.stdout)
         assert isinstance(found, dict)
         return found
@@ -189,6 +189,11 @@ class Host:
         command = Path(f"/proc/{told['MainPID']}/cmdline").read_bytes().split(b"\0")[0].decode()
         return Path(command).parts[-4]
 
+    def idle(self) -> bool:
+        """Whether all that was asked for is done and told."""
+        open_ = "SELECT 1 FROM work WHERE status IN ('READY', 'RUNNING')"
+        return not self.instance.rows(f"{open_} UNION SELECT 1 FROM reports WHERE delivery <> 'sent'")
+
     def pid(self) -> int:
         return int((self.manager / "pid").read_text())
 
@@ -211,11 +216,21 @@ class Host:
         force: tuple[str, str] = ("", ""),
     ) -> Ran:
         """A whole switch by the code of one release; `old` is the other one. At a point it gets a signal."""
+        words = [operation, self.releases[old], *([at, signal_] if at else [])]
+        return self._child(by, words, {"FLOOR": force[0], "REASON": force[1]})
+
+    def configure(
+        self, *, pairs: dict[str, str] | None = None, shop: Path | None = None, at: str = ""
+    ) -> Ran:
+        """A change of the configuration by the release that is named `old`."""
+        told = {"PAIRS": "" if pairs is None else json.dumps(pairs), "SHOP": str(shop or "")}
+        return self._child("old", ["configure", self.releases["old"], *([at, "KILL"] if at else [])], told)
+
+    def _child(self, by: str, words: list[str], told: dict[str, str]) -> Ran:
         command = [self.python(by), "-B", str(TESTS / "switching_child.py"), str(self.layout.state)]
-        words = [str(self.manager / "home"), operation, self.releases[old], *([at, signal_] if at else [])]
         done = subprocess.run(
-            [*command, *words],
-            env=self.environment() | {"FLOOR": force[0], "REASON": force[1]},
+            [*command, str(self.manager / "home"), *words],
+            env=self.environment() | told,
             capture_output=True,
             text=True,
             timeout=120,

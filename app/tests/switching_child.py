@@ -1,9 +1,10 @@
 """A switch in a process of its own, run by the interpreter of the release whose code does it.
 
-    switching_child.py STATE UNITS upgrade|rollback|check RELEASE [POINT SIGNAL]
+    switching_child.py STATE UNITS upgrade|rollback|configure|check RELEASE [POINT SIGNAL]
 
 It prints the result as JSON and every point that it reaches on stderr; the first time that it reaches POINT
-it gets the signal. FLOOR and REASON in the environment are those of a rollback.
+it gets the signal. FLOOR and REASON in the environment are
+those of a rollback, PAIRS and SHOP what is configured.
 """
 
 import json
@@ -12,9 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-from standfast.errors import Refused
+from standfast.errors import BadInput, Refused
 from standfast.layout import Layout
 from standfast.operations.upgrade.beginning import Asked
+from standfast.operations.upgrade.configuring import Wanted, configure
 from standfast.operations.upgrade.manager import Manager
 from standfast.operations.upgrade.rolling_back import Force, roll_back
 from standfast.operations.upgrade.switching import Limits
@@ -39,13 +41,20 @@ def main(state: str, units: str, operation: str, release: str, *killed: str) -> 
         if operation == "rollback":
             force = Force.of(os.environ["FLOOR"] or None, os.environ["REASON"] or None)
             found = roll_back(layout, release, asked, tell=tell, manager=manager, force=force)
+        elif operation == "configure":
+            pairs, shop = os.environ["PAIRS"].encode() or None, os.environ["SHOP"]
+            wanted = Wanted.of(pairs=pairs, shop=Path(shop) if shop else None, adopt=False)
+            found = configure(layout, wanted, asked, tell=tell, manager=manager)
         else:
             found = upgrade(layout, release, asked, tell=tell, manager=manager, check=operation == "check")
     except Refused as refused:
         print(json.dumps({"refused": refused.code, "observed": refused.observed}))
         return 3
+    except BadInput as error:
+        print(json.dumps({"refused": "bad_input", "observed": str(error)}))
+        return 2
     print(found.model_dump_json())
-    return 0 if found.outcome in {"upgraded", "rolled_back"} and found.step is None else 1
+    return 0 if found.step is None else 1
 
 
 def tell(step: str) -> None:

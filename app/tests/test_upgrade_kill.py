@@ -72,7 +72,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
 def host(tmp_path: Path, template: Host) -> Iterator[Host]:
     with ended(make(tmp_path / "srv", template)) as made:
         made.run("old")
-        eventually(lambda: made.cli("old", "facts")["work"] == {"DONE": 1}, PATIENCE)
+        eventually(made.idle, PATIENCE)
         yield made
 
 
@@ -83,9 +83,7 @@ def cases(points: tuple[str, ...]) -> list[tuple[str, bool]]:
 
 def whole(host: Host) -> None:
     """Nothing is lost, nothing doubled, and every backup is good or is no backup."""
-    eventually(
-        lambda: not host.instance.rows("SELECT 1 FROM work WHERE status IN ('READY', 'RUNNING')"), PATIENCE
-    )
+    eventually(host.idle, PATIENCE)
     own = "session NOT LIKE 'canary-%'"
     assert host.instance.rows(f"SELECT status, generation FROM work WHERE {own}") == [("DONE", 1)]
     assert host.instance.rows("SELECT count(*), count(DISTINCT work) FROM reports") == [

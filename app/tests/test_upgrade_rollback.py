@@ -29,7 +29,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
 def host(tmp_path: Path, template: Host) -> Iterator[Host]:
     with ended(make(tmp_path / "srv", template)) as made:
         made.run("patch")
-        eventually(lambda: made.cli("old", "facts")["work"] == {"DONE": 1}, PATIENCE)
+        eventually(made.idle, PATIENCE)
         yield made
 
 

@@ -31,7 +31,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
     host.install("unreadable", migrating(), CRASHING, version="0.2.1")
     host.install("unreviewed", CRASHING, version="0.1.5")
     host.install("corrupts", migrating(' "UPDATE stock_events SET delta = delta + 1",'), version="0.2.2")
-    host.install("half", migrating(' "UPDATE nothing SET x = 1",'), version="0.2.3")
+    host.install("half", migrating(' "UPDATE absent SET x = 1",'), version="0.2.3")
     host.install("floors", CRASHING, version="0.1.6", reviewed_fallbacks=(old,), rollback_floor="0.1.1")
     return host
 
@@ -40,7 +40,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
 def host(tmp_path: Path, template: Host) -> Iterator[Host]:
     with ended(make(tmp_path / "srv", template)) as made:
         made.run("old")
-        eventually(lambda: made.cli("old", "facts")["work"] == {"DONE": 1}, PATIENCE)
+        eventually(made.idle, PATIENCE)
         yield made
 
 

@@ -63,7 +63,7 @@ COMMANDS: dict[str, str] = {
     "backup": "Backups: create, list, verify, prune, rehearse, migrate.",
     "usage": "What model calls used, and their ceilings.",
     "facts": "The business facts that an upgrade must leave as they are.",
-    "upgrade": "Change the service over to this release: switch, status.",
+    "upgrade": "Change the service over to this release, or its configuration: switch, configure, status.",
     "rollback": "Let an older kept release take the service over; the state stays as it is.",
     "preflight": "What an upgrade to this release would meet.",
     "unit": "The systemd units of this release.",

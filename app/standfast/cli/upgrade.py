@@ -1,18 +1,23 @@
 """`standfast upgrade`: change the service over to the release that runs this, and see how that stands."""
 
+import sys
 from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from standfast.cli.common import EXIT_UNEXPECTED, current, emit, examples, facts, group, note, write
+from standfast.errors import BadInput
+from standfast.layout import checked_path
+from standfast.operations.environment import MAX_PAIRS
 from standfast.operations.upgrade.beginning import Asked, named
+from standfast.operations.upgrade.configuring import Wanted, configure
 from standfast.operations.upgrade.journal import Journal, Nothing, read
 from standfast.operations.upgrade.result import Switch
 from standfast.operations.upgrade.switching import Limits
 from standfast.operations.upgrade.upgrading import upgrade
 
-app = group("Change the service over to this release: switch, status.")
+app = group("Change the service over to this release: switch, status; or its configuration: configure.")
 
 RunId = Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Named in journal and backup.")]
 StopTimeout = Annotated[float, typer.Option(min=1, max=3600, help="Seconds for the service to stop.")]
@@ -48,6 +53,42 @@ def switch_(
     asked = Asked.of(run_id, limits)
     done = upgrade(context.layout, named(old, "--from"), asked, tell=tell, check=context.check)
     end(ctx, done, "upgraded")
+
+
+@app.command(
+    "configure",
+    epilog=examples(
+        "standfast --check upgrade configure --shop /tmp/shop.toml",
+        "standfast --json upgrade configure --env - < pairs.json",
+    ),
+)
+def configure_(
+    ctx: typer.Context,
+    *,
+    env: Annotated[
+        str | None, typer.Option(metavar="-", help="agent.env: a JSON object of pairs on stdin.")
+    ] = None,
+    shop: Annotated[str | None, typer.Option(metavar="FILE", help="The new shop.toml.")] = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Replace an agent.env that was edited by hand.")
+    ] = False,
+    run_id: RunId = None,
+    stop_timeout: StopTimeout = Limits.stop,
+    start_timeout: StartTimeout = Limits.start,
+    canary_timeout: CanaryTimeout = Limits.canary,
+) -> None:
+    """Change agent.env or shop.toml, restart once, and see a canary; or put the ones of before back (exit 1).
+
+    A change that was cut short is put back by the same command, also without options. Values are never shown.
+    """
+    context = current(ctx)
+    if env not in {None, "-"}:
+        raise BadInput("--env: only - is known: the pairs come on stdin, and are no argument that others see")
+    pairs = None if env is None else sys.stdin.buffer.read(MAX_PAIRS + 1)
+    wanted = Wanted.of(pairs=pairs, shop=None if shop is None else checked_path(shop, "--shop"), adopt=adopt)
+    limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
+    asked = Asked.of(run_id, limits)
+    end(ctx, configure(context.layout, wanted, asked, tell=tell, check=context.check), "configured")
 
 
 def end(ctx: typer.Context, found: Switch, wanted: str) -> None:

@@ -40,9 +40,9 @@ from standfast.layout import Layout, checked_path
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.operations.upgrade import facts
 from standfast.operations.upgrade.falling_back import finish, go_back
-from standfast.operations.upgrade.journal import Journal, Operation, Step
+from standfast.operations.upgrade.journal import Journal, Step
 from standfast.operations.upgrade.manager import Manager, UnitState, release_of
-from standfast.operations.upgrade.result import Switch
+from standfast.operations.upgrade.result import GOOD, Operation, Switch
 from standfast.operations.upgrade.switching import Limits, StepFailed, Switching, reason_of, schema_now
 from standfast.release.installed import SEAL
 from standfast.store import Store, look_at, schema_versions
@@ -78,7 +78,7 @@ def carry_on(work: Switching, first: Step) -> Switch:
         work.forward(first)
     except StepFailed as failed:
         return go_back(work, failed)
-    return finish(work, "upgraded" if work.journal.operation == "upgrade" else "rolled_back")
+    return finish(work, GOOD[work.journal.operation])
 
 
 def resume(work: Switching) -> Switch:
@@ -174,19 +174,18 @@ def schema_seen(layout: Layout) -> dict[str, int]:
 
 def foreseen(begun: Journal, text: str) -> Switch:
     """What would be done; nothing was."""
-    upgrade = begun.operation == "upgrade"
     return Switch(
         changed=True,
         check=True,
         operation=begun.operation,
-        outcome="upgraded" if upgrade else "rolled_back",
+        outcome=GOOD[begun.operation],
         run_id=begun.run_id,
         release_from=begun.release_from,
         release_to=begun.release_to,
         resumed_from=begun.step if begun.steps else None,
         facts_before=begun.facts_before,
         backup=begun.backup,
-        migrated=raised(begun.schema_before, understood()) if upgrade else {},
+        migrated=raised(begun.schema_before, understood()) if begun.operation == "upgrade" else {},
         unit_sha256=hashlib.sha256(text.encode()).hexdigest(),
         forced=begun.forced,
     )

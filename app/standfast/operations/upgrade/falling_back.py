@@ -66,8 +66,9 @@ def decide(switch: Switching) -> Decision:
         if not journal.was_active:
             return Decision("stopped", "the service did not run before either; nothing was migrated")
         return Decision("resumed", "nothing was migrated and the target was never started")
-    if journal.operation == "rollback":
-        return Decision("resumed", "the release that was left understands its own store")
+    if journal.operation != "upgrade":
+        understood = "what was left understands its own store"
+        return Decision("resumed" if journal.was_active else "stopped", understood)
     if reasons := why_not(switch.layout, target=switch.new.id, old=switch.old.id, schema=seen):
         return Decision("stopped", f"no code rollback to {switch.old.id}: {'; '.join(reasons)}")
     return Decision("rolled_back", f"{switch.old.id} is a reviewed fallback and understands the store")
@@ -78,6 +79,8 @@ def _start_again(switch: Switching, decision: Decision) -> Switch:
     unproven = ""
     try:
         _enter(switch, step)
+        if switch.files is not None:
+            switch.files.put_back()
         switch.manager.place(switch.journal.unit_before)
         step = "back-start"
         _enter(switch, step)
@@ -150,6 +153,8 @@ def finish(switch: Switching, outcome: Outcome, because: str = "") -> Switch:
         ways_on=_ways_on(switch, outcome),
     )
     switch.keeper.note(outcome=outcome, reason=reason, result=result)
+    if switch.files is not None:
+        switch.files.forget()
     switch.let_go()
     triggers.reach("upgrade.finished")
     return result
@@ -157,8 +162,12 @@ def finish(switch: Switching, outcome: Outcome, because: str = "") -> Switch:
 
 def _ways_on(switch: Switching, outcome: Outcome) -> list[str]:
     journal = switch.journal
-    if outcome == "upgraded" or journal.failed is None:
+    if journal.failed is None:
         return []
+    if journal.operation == "configure":
+        return [
+            "correct the configuration and change it again; `journalctl` shows what the service said to it"
+        ]
     if outcome != "stopped":
         return [f"release {journal.release_from} works on; switch again to a corrected {journal.release_to}"]
     ways = ["fix forward: make a release that understands this store and upgrade to it (runbooks/upgrade.md)"]

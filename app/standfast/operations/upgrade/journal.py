@@ -20,7 +20,7 @@ from standfast.durable import write_file
 from standfast.errors import Refused
 from standfast.layout import Layout
 from standfast.operations.upgrade.facts import Facts, Marks, Reading
-from standfast.operations.upgrade.result import Outcome, Phase, Switch
+from standfast.operations.upgrade.result import Operation, Outcome, Phase, Switch
 from standfast.store import triggers
 
 type Step = Literal[
@@ -40,8 +40,6 @@ type Step = Literal[
     "back-compare",
 ]
 """Names that scripts rely on. `back-` is the way back to the release that was left."""
-
-type Operation = Literal["upgrade", "rollback"]
 
 
 class Journal(BaseModel):

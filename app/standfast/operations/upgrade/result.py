@@ -7,9 +7,19 @@ from pydantic import BaseModel
 from standfast.operations.canary import CanaryRun
 from standfast.operations.upgrade.facts import Facts
 
-type Outcome = Literal["upgraded", "rolled_back", "resumed", "stopped"]
-"""upgraded: the new release works; rolled_back: an older one does, by a code rollback; resumed: the one that
-was left runs again, and nothing was migrated; stopped: the service stays stopped."""
+type Operation = Literal["upgrade", "rollback", "configure"]
+
+type Outcome = Literal["upgraded", "rolled_back", "configured", "resumed", "stopped"]
+"""upgraded: the new release works; rolled_back: an older one does, by a code rollback; configured: the new
+configuration works; resumed: what was left runs again, and nothing was migrated; stopped: the service stays
+stopped."""
+
+GOOD: dict[Operation, Outcome] = {
+    "upgrade": "upgraded",
+    "rollback": "rolled_back",
+    "configure": "configured",
+}
+"""What each operation comes to when it succeeds."""
 
 
 class Phase(BaseModel):
@@ -33,7 +43,7 @@ class Switch(BaseModel):
 
     changed: bool
     check: bool
-    operation: Literal["upgrade", "rollback"]
+    operation: Operation
     outcome: Outcome
     run_id: str
     release_from: str

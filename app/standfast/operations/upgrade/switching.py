@@ -9,9 +9,9 @@
     canary   fresh work, finished by that very process
     compare  every difference of the facts since the stop is explained by rows written since
 
-A rollback of code has neither backup nor migration: it changes no state. The writer's lock is kept from the
-stop to the start, so that nobody else acts for the state directory in between; commands of operators still
-may add work, which is why the migration compares within its own transaction.
+A rollback of code and a change of the configuration have neither backup nor migration. The writer's lock is
+kept from the stop to the start, so that nobody else acts for the state directory in between; commands of
+operators still may add work, which is why the migration compares within its own transaction.
 
 A step that fails raises StepFailed, and `falling_back` decides what becomes of it.
 """
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Protocol
 
 from standfast.authority import writer_lock
 from standfast.errors import Refused, StandfastError
@@ -33,7 +34,7 @@ from standfast.operations.initialise import initialise_instance
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.operations.upgrade import facts
 from standfast.operations.upgrade.journal import Journal, Keeper, Step
-from standfast.operations.upgrade.manager import AT_REST, Manager, ManagerFailed, release_of, until
+from standfast.operations.upgrade.manager import AT_REST, Manager, ManagerFailed, UnitState, release_of, until
 from standfast.operations.upgrade.result import Proof
 from standfast.operations.upgrade.sides import Side
 from standfast.store import open_readonly, open_store, schema_versions, triggers
@@ -53,6 +54,22 @@ class Limits:
     start: float = 60.0
     """Until READY."""
     canary: float = 60.0
+
+
+class ConfigurationFiles(Protocol):
+    """What a change of the configuration puts in place."""
+
+    def keep(self) -> None:
+        """Put the bytes of before aside."""
+
+    def place(self) -> None:
+        """Put the new ones in place."""
+
+    def put_back(self) -> None:
+        """Put those of before in place again."""
+
+    def forget(self) -> None:
+        """Remove the bytes of before."""
 
 
 class StepFailed(StandfastError):
@@ -104,6 +121,8 @@ class Switching:
     signals: Signals = field(default_factory=Signals)
     resumed_from: Step | None = None
     resumed_because: str | None = None
+    files: ConfigurationFiles | None = None
+    """Of a change of the configuration, which is no change of the release."""
     flight: Flight | None = None
     canary: Proof | None = None
     comparison: facts.Comparison | None = None
@@ -203,6 +222,9 @@ class Switching:
         initialise_instance(self.layout, now=time.time())
 
     def _unit(self) -> None:
+        if self.files is not None:
+            self.files.keep()
+            self.files.place()
         self.manager.place(self.new_unit)
 
     def _start(self) -> None:
@@ -219,12 +241,10 @@ class Switching:
         """Start the unit that is in place, and show that `side` runs by it. Raises ManagerFailed."""
         self.manager.enable(on=True)
         self.let_go()
-        self.manager.start(self.limits.start)
-        self.watch(side)
+        self.watch(side, self.manager.start(self.limits.start))
 
-    def watch(self, side: Side) -> None:
+    def watch(self, side: Side, found: UnitState) -> None:
         """From now on the service of `side` must neither end nor be started again."""
-        found = self.manager.look()
         runs = release_of(found.main_pid)
         if found.active != "active" or runs != side.id:
             raise ManagerFailed(
@@ -240,7 +260,7 @@ class Switching:
 
     def _canary(self) -> None:
         if self.main_pid is None:
-            self.watch(self.new)
+            self.watch(self.new, self.manager.look())
         assert self.main_pid is not None
         self.canary = self.new.canary(self.main_pid, self.limits.canary, self.flight)
 

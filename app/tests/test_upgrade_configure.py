@@ -1,0 +1,97 @@
+"""A change of the configuration: one restart and a canary, or the files of before."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import PATIENCE
+from support import eventually
+from switching import Host, ended, make
+
+from standfast.errors import BadInput
+from standfast.operations.upgrade.configuring import Wanted
+
+SECRET = "hunter2-hunter2"
+GOOD = {"STANDFAST_LOG": "debug", "SOME_TOKEN": SECRET}
+BAD = {"STANDFAST_LOG": "nonsense", "SOME_TOKEN": SECRET}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    host = Host(tmp_path_factory.mktemp("template"))
+    host.install("old")
+    return host
+
+
+@pytest.fixture
+def host(tmp_path: Path, template: Host) -> Iterator[Host]:
+    with ended(make(tmp_path / "srv", template)) as made:
+        made.cli("old", "env", "write", stdin=b"{}")
+        made.run("old")
+        eventually(made.idle, PATIENCE)
+        yield made
+
+
+def bytes_of(host: Host) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (host.layout.environment, host.layout.shop)}
+
+
+def nothing_is_left(host: Host) -> None:
+    assert not list(host.layout.state.glob("upgrade.kept*"))
+    assert SECRET not in json.dumps(host.journal())
+
+
+def test_a_configuration_that_works_stays(host: Host, tmp_path: Path) -> None:
+    pid = host.pid()
+    shop = tmp_path / "shop.toml"
+    shop.write_text(host.layout.shop.read_text().replace("reorder_point = 0", "reorder_point = 1", 1))
+    ran = host.configure(pairs=GOOD, shop=shop)
+    assert (ran.code, ran.result["outcome"], ran.result["changed"]) == (0, "configured", True), ran.error
+    assert host.running() == host.releases["old"]
+    assert host.pid() == ran.result["main_pid"] != pid
+    assert host.calls().count("start") == 2
+    assert SECRET.encode() in bytes_of(host)["agent.env"]
+    assert host.layout.shop.read_bytes() == shop.read_bytes()
+    assert stat.S_IMODE(host.layout.environment.stat().st_mode) == 0o600
+    assert SECRET not in json.dumps(ran.result)
+    nothing_is_left(host)
+    again = host.configure(pairs=GOOD, shop=shop)
+    assert (again.code, again.result["changed"], host.pid()) == (0, False, ran.result["main_pid"])
+
+
+def test_one_that_the_service_cannot_work_with_is_taken_back(host: Host) -> None:
+    before = bytes_of(host)
+    ran = host.configure(pairs=BAD)
+    assert (ran.code, ran.result["outcome"], ran.result["step"]) == (1, "resumed", "start")
+    assert bytes_of(host) == before
+    assert host.running() == host.releases["old"] == ran.result["canary"]["run"]["release"]
+    nothing_is_left(host)
+
+
+@pytest.mark.parametrize("point", ["upgrade.unit.done", "upgrade.canary"])
+def test_one_that_was_cut_short_is_put_back(host: Host, point: str) -> None:
+    before = bytes_of(host)
+    assert host.configure(pairs=GOOD, at=point).killed
+    assert bytes_of(host) != before
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in host.layout.state.glob("upgrade.kept*"))
+    host.reboot()
+    ran = host.configure()
+    assert (ran.code, ran.result["outcome"]) == (1, "resumed"), ran.error
+    assert bytes_of(host) == before
+    assert host.running() == host.releases["old"]
+    nothing_is_left(host)
+
+
+def test_what_is_malformed_is_not_even_tried(host: Host, tmp_path: Path) -> None:
+    pid, before = host.pid(), bytes_of(host)
+    (tmp_path / "shop.toml").write_text("[shop]\nname = 1\n")
+    for given in ({"shop": tmp_path / "shop.toml"}, {"pairs": b"[]"}, {"shop": tmp_path / "none"}):
+        with pytest.raises(BadInput):
+            Wanted.of(pairs=given.get("pairs"), shop=given.get("shop"), adopt=False)  # type: ignore[arg-type]
+    assert host.configure().result["refused"] == "bad_input"
+    host.layout.environment.write_text("edited=1\n")
+    assert host.configure(pairs=GOOD).result["refused"] == "env_edited"
+    assert host.pid() == pid
+    assert host.layout.shop.read_bytes() == before["shop.toml"]
