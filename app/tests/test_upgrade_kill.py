@@ -5,6 +5,7 @@ some of them.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support import eventually
 from switching import CRASHING, Host, ended, make, migrating
 
 from standfast.operations.backup.listing import listing
+from standfast.operations.backup.verifying import verify
 from standfast.operations.schema import understood
 
 FULL = os.environ.get("STANDFAST_FULL") == "1"
@@ -89,7 +91,8 @@ def whole(host: Host) -> None:
     assert host.instance.rows("SELECT count(*), count(DISTINCT work) FROM reports") == [
         (count := host.instance.rows("SELECT count(*) FROM work WHERE status = 'DONE'")[0][0], count)
     ]
-    assert all(entry.problem is None for entry in listing(host.layout, 0).backups)
+    for entry in listing(host.layout, time.time()).backups:
+        assert verify(Path(entry.path)).ok, "a killed backup never looks like a good one"
 
 
 @pytest.mark.parametrize(("point", "reboot"), cases(FORWARD))
