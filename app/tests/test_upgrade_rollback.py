@@ -88,7 +88,7 @@ def test_a_release_that_may_not_take_over_is_refused(
         shutil.copytree(template.layout.releases, host.layout.releases, symlinks=True)
         host.run("patch")
         pid = host.pid()
-        (host.layout.releases / host.releases["old"] / "venv/pyvenv.cfg").open("a").write("\n")
+        (host.layout.releases / host.releases["old"] / "venv/pyvenv.cfg").write_text("home = /elsewhere\n")
         host.releases = host.releases | {"altered": host.releases["old"]}
     host.releases = {"gone": "0.1.0-cccccccc-cccccccc"} | host.releases
     ran = host.switch("patch", to, operation="rollback")
@@ -120,5 +120,5 @@ def test_half_an_override_is_malformed(floor: str | None, reason: str | None) ->
 
 
 def test_it_is_run_by_the_release_that_is_left(host: Host) -> None:
-    ran = host.switch("repair", "old", operation="rollback")
+    ran = host.switch("crashes", "old", operation="rollback")
     assert (ran.code, ran.result["refused"]) == (3, "not_current")
