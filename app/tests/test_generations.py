@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
     from standfast.release.manifest import Manifest
 
-SAME_SCHEMA = ("patch", "crashes", "never-ready", "idle", "missing-wheel", "broken-wheel")
+SAME_SCHEMA = (
+    "patch",
+    "crashes",
+    "never-ready",
+    "idle",
+    "corrupts-running",
+    "missing-wheel",
+    "broken-wheel",
+)
 REVIEWED = (*SAME_SCHEMA, "corrupts", "corrupts-live")
 V2_TABLES = {"work": understood()["work"] + 1}
 V3_TABLES = {**V2_TABLES, "authority": understood()["authority"] + 1}
@@ -289,6 +297,18 @@ def test_one_whose_migration_forgets_finished_work_in_a_copy_too(
     shutil.copy2(instance.layout.database, copy)
     releases["corrupts"].bring_forward(copy)
     assert facts(copy) != facts(instance.layout.database)
+
+
+def test_one_that_forgets_finished_work_when_it_starts(
+    releases: dict[str, Release], instance: Instance
+) -> None:
+    store = instance.layout.database
+    before = facts(store)
+    releases["corrupts-running"].bring_forward(store)
+    assert facts(store) == before
+    with releases["corrupts-running"].service(instance).ready() as service:
+        assert service.terminate() == 0
+    assert instance.rows("SELECT count(*) FROM work WHERE status = 'DONE' AND finished_at < 1000") == [(0,)]
 
 
 @pytest.mark.parametrize("name", ["half-migration", "half-migration-live"])

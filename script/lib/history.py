@@ -2,9 +2,10 @@
 
 Only the standard library, so that a host's own Python can read it from standard input:
 
-    python3 -I - DATABASE ITEMS [BYTES] < script/lib/history.py      (the service stopped or idle; its user)
+    python3 -I - DATABASE ITEMS [BYTES [FIRST]] < script/lib/history.py     (the service stopped; its user)
 
-BYTES: the length of each report's text, which decides how large the store becomes.
+BYTES: the length of each report's text, which decides how large the store becomes. FIRST: their first number,
+for a store that has such a past already.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import sqlite3
 import sys
 
 BODY = "Vanilla is two tubs under its point."
-OWNER = "history"
 _PART = 50_000
 """Items of one transaction: its write-ahead log stays small."""
 
@@ -37,10 +37,11 @@ _STATEMENTS = (
 )
 
 
-def fill(connection: sqlite3.Connection, items: int, body: str = BODY) -> None:
-    """Add so many finished items to a store in autocommit mode that holds none of these yet."""
-    for first in range(1, items + 1, _PART):
-        values = {"first": first, "last": min(items, first + _PART - 1), "body": body}
+def fill(connection: sqlite3.Connection, items: int, body: str = BODY, first: int = 1) -> None:
+    """Add so many finished items, numbered from `first`, to a store in autocommit mode."""
+    end = first + items
+    for number in range(first, end, _PART):
+        values = {"first": number, "last": min(end, number + _PART) - 1, "body": body}
         connection.execute("BEGIN IMMEDIATE")
         for statement in _STATEMENTS:
             connection.execute(statement, values)
@@ -48,12 +49,12 @@ def fill(connection: sqlite3.Connection, items: int, body: str = BODY) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def main(database: str, items: str, size: str = "") -> None:
+def main(database: str, items: str, size: str = str(len(BODY)), first: str = "1") -> None:
     """Fill the store of that path."""
-    body = (BODY * (int(size) // len(BODY) + 1))[: int(size)] if size else BODY
+    body = (BODY * (int(size) // len(BODY) + 1))[: int(size)]
     connection = sqlite3.connect(f"file:{database}?mode=rw", uri=True, isolation_level=None, timeout=30)
     connection.execute("PRAGMA synchronous = FULL")
-    fill(connection, int(items), body)
+    fill(connection, int(items), body, int(first))
     connection.close()
 
 

@@ -33,7 +33,17 @@ TAIL = 60
 WIDEST = 4000
 WORKERS = 2
 # The longest first, so that two workers end at about the same time.
-ORDER = ("install", "upgrade", "interrupted", "day", "runbooks", "refusals", "instances", "authority")
+ORDER = (
+    "install",
+    "upgrade-bad",
+    "upgrade",
+    "interrupted",
+    "day",
+    "runbooks",
+    "refusals",
+    "instances",
+    "authority",
+)
 # The scenarios that have a supplier's host: they need its archive, too.
 WITH_SUPPLIER = ("authority", "day")
 # The scenarios that upgrade: the generations that each of them needs beside the archive under test.
@@ -43,12 +53,12 @@ WITH_GENERATIONS = {
     "fleet": ("v2", "crashes"),
     "upgrade-bad": (
         "v2",
-        "patch",
         "crashes",
         "never-ready",
         "idle",
         "corrupts",
         "corrupts-live",
+        "corrupts-running",
         "unreadable",
         "missing-wheel",
         "broken-wheel",
