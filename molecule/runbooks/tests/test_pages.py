@@ -37,6 +37,26 @@ def test_status(fresh: Host, runbook: Callable[[str, Host], Executor]) -> None:
     runbook("status", fresh).run()
 
 
+def test_preflight_beside_a_service_that_works(fresh: Host, runbook: Callable[[str, Host], Executor]) -> None:
+    before = fresh.user_service("lucy", "lucy-agent.service")
+    runbook("preflight", fresh).run()
+    assert fresh.user_service("lucy", "lucy-agent.service") == before
+
+
+def test_preflight_stops_at_an_edited_unit_and_shows_the_line(
+    fresh: Host, runbook: Callable[[str, Host], Executor]
+) -> None:
+    unit = "/home/lucy/.config/systemd/user/lucy-agent.service"
+    before = fresh.user_service("lucy", "lucy-agent.service")
+    fresh.run(f"cp -p {unit} /root/unit && printf 'MemoryMax=1G\\n' >> {unit}")
+    try:
+        with pytest.raises(BlockFailed, match="-MemoryMax=1G"):
+            runbook("preflight", fresh).run("Act")
+    finally:
+        fresh.run(f"cp -p /root/unit {unit}")
+    assert fresh.user_service("lucy", "lucy-agent.service") == before
+
+
 def test_add_an_instance_and_take_it_off_again(fresh: Host, runbook: Callable[[str, Host], Executor]) -> None:
     before = fresh.user_service("lucy", "lucy-agent.service")
     runbook("add-an-instance", fresh).run()
