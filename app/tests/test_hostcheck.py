@@ -731,6 +731,43 @@ def test_a_record_of_before_there_was_a_history_still_names_the_previous_release
     assert ask("survey", request_for)[1]["previous_good"] == "b"
 
 
+def test_a_kept_state_keeps_its_floor_when_its_instance_is_taken_off(request_for: dict[str, Any]) -> None:
+    seal(request_for, "a")
+    record = Path(request_for["registry"], "records/test-agent.json")
+    assert ask("forget", request_for)[1] == {"changed": False}
+    ask("proof", request_for | {"release": "a"})
+    before = record_of(request_for)
+    assert ask("forget", request_for)[1] == {"changed": True}
+    assert ask("forget", request_for)[1] == {"changed": False}
+    kept = record_of(request_for)
+    assert kept == {"units": [], "jobs": {}, "proof": {}} | {
+        name: before[name] for name in ("history", "floor")
+    }
+    assert ask("forget", request_for | {"delete_state": True})[1] == {"changed": True}
+    assert not record.exists()
+
+
+@pytest.mark.parametrize(
+    ("release", "verdict"),
+    [
+        ("0.10.0-aaaaaaaa-bbbbbbbb", "pass"),
+        ("0.9.1-aaaaaaaa-bbbbbbbb", "refuse"),
+        ("0.10.0rc1-aaaaaaaa-bbbbbbbb", "refuse"),
+        ("strange", "refuse"),
+    ],
+)
+def test_no_release_under_the_floor_is_put_over_a_state(
+    request_for: dict[str, Any], release: str, verdict: str
+) -> None:
+    root = seal(request_for, "a")
+    describe_release(root, "a", "0.10.0", "0.10.0")
+    ask("proof", request_for | {"release": "a"})
+    request = request_for | {"release": release}
+    assert "floor" not in rows(ask("preflight", request)[1]), "there is no state to guard"
+    store(request_for, work=1)
+    assert outcome(request, "floor") == verdict
+
+
 @pytest.mark.parametrize(
     ("journal", "told"),
     [

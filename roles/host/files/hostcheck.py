@@ -25,6 +25,9 @@ answer is one JSON object on stdout:
     stage              {"path", "login"}: copies a file, read AS the user, to where the login can fetch it
     unstage            removes what was staged for this instance
     proof              root's record learns that the release was shown to work with this unit and agent.env
+    condemn            {"release", "why"}: root's record learns that the release was seen not to work
+    forget             root's record of an instance that is taken off the host: with the state it goes, else
+                       its verdicts and its rollback floor stay, which guard the state
     pending-receipt    keeps a failed run's draft as receipts/pending-RUN.json while no CLI can chain it
 
 A refusal is {"changed": false, "refused": {code, reason, observed, remedy}} with exit 3, and words on stderr.
@@ -522,6 +525,21 @@ def condemn(request: Json) -> tuple[Json, int]:
     if broken:
         raise ValueError(f"release is {request['release']!r}, not {broken}")
     write_record(request, judged(read_record(request), release_facts(request), "bad", why))
+    return {"changed": True}, 0
+
+
+def forget(request: Json) -> tuple[Json, int]:
+    """Of a record whose state stays, what guards that state; a later install must not go below its floor."""
+    path, record = record_path(request), read_record(request)
+    if not os.path.lexists(path):
+        return {"changed": False}, 0
+    if request.get("delete_state"):
+        os.unlink(path)
+        return {"changed": True}, 0
+    kept = {"history": record["history"], "floor": record["floor"]}
+    if read_json(path) == {"format": 1, **kept}:
+        return {"changed": False}, 0
+    write_record(request, kept)
     return {"changed": True}, 0
 
 
@@ -1191,6 +1209,23 @@ def check_store(checks: Checks, request: Json, found: Json, python: Json | None)
     )
 
 
+def check_floor(checks: Checks, request: Json, found: Json) -> None:
+    """No release is put over a state that one with a higher rollback floor has written.
+
+    An id begins with its release's version. Where there is no state yet, there is nothing to guard.
+    """
+    floor, version = found["record"]["floor"], request["release"].partition("-")[0]
+    if floor is None or found["paths"][f"{request['root']}/state/agent.sqlite"] is None:
+        return
+    known, wanted = version_key(version), version_key(floor.get("version"))
+    checks.when(
+        "floor",
+        known is None or wanted is None or known < wanted,
+        f"the rollback floor is {floor.get('version')}, set by {floor.get('release')}; this is {version}",
+        "choose a release at or above the floor: a repair stands between",
+    )
+
+
 def check_unit(checks: Checks, request: Json, found: Json) -> None:
     """A unit is ours if root's record has its text, or if the sealed release that it names would write it.
 
@@ -1315,6 +1350,7 @@ def preflight(request: Json) -> tuple[Json, int]:
         check_machine(checks, request, found)
         check_root(checks, request)
         check_store(checks, request, found, python)
+        check_floor(checks, request, found)
     check_ownership(checks, request, found)
     if request["purpose"] != "uninstall":
         check_environment(checks, request, found)
@@ -1741,6 +1777,7 @@ def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
         "unstage": unstage,
         "proof": prove,
         "condemn": condemn,
+        "forget": forget,
         "pending-receipt": pending_receipt,
         "service": service,
         "survey": lambda request: (survey(request), 0),
