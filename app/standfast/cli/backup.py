@@ -1,12 +1,14 @@
 """`standfast backup`: consistent copies of the live store, and the proof that they are good."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from standfast.cli.common import EXIT_ATTENTION, current, emit, examples, facts, group, table, write
 from standfast.cli.progress import progress
+from standfast.operations.backup import sending
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.limits import Limits
 from standfast.operations.backup.listing import Checked, listing, named
@@ -16,7 +18,7 @@ from standfast.operations.backup.retention import KEEP, prune
 from standfast.operations.backup.verifying import Check, verify
 from standfast.operations.jobs import words
 
-app = group("Backups: create, list, verify, prune, rehearse, migrate.")
+app = group("Backups: create, list, verify, prune, rehearse, send, migrate.")
 
 Which = Annotated[
     str | None, typer.Argument(metavar="[NAME|PATH]", help="A backup's name or folder [default: the newest].")
@@ -168,6 +170,51 @@ def rehearse_(ctx: typer.Context, which: Which = None) -> None:
     emit(ctx, done, render)
     if done.ok is False:
         raise typer.Exit(EXIT_ATTENTION)
+
+
+@app.command(
+    "send",
+    epilog=examples(
+        "standfast backup send --repository sftp:vault.test:/srv/lucy --password-file /root/key",
+        "standfast --check backup send --repository /mnt/vault --password-file /root/key --keep 30 --days 90",
+    ),
+)
+def send_(
+    ctx: typer.Context,
+    *,
+    which: Which = None,
+    repository: Annotated[str, typer.Option(metavar="ADDRESS", help="As restic takes it; no secret in it.")],
+    password_file: Annotated[Path, typer.Option(metavar="FILE", help="The repository's password, 0600.")],
+    keep: Annotated[int, typer.Option(help="So many of the newest copies stay in any case.")] = sending.KEEP,
+    days: Annotated[float, typer.Option(help="What is younger stays, too.")] = 0,
+    make_repository: Annotated[bool, typer.Option(help="Make the repository if it is not there.")] = False,
+) -> None:
+    """Copy a backup off the host with restic, read the copy back, and forget old copies.
+
+    Nothing is forgotten unless the copy was read back and is what was sent; the newest good one always stays.
+    """
+    context = current(ctx)
+    done = sending.send(
+        context.layout,
+        which,
+        sending.Repository(repository, password_file, make=make_repository),
+        now=time.time(),
+        keep=keep,
+        days=days,
+        check=context.check,
+        report=progress(),
+    )
+
+    def render() -> None:
+        if done.made_repository:
+            write("would make the repository" if done.check else "made the repository")
+        told = "is there and was read back" if done.read_back else "would be copied and read back"
+        write(f"{done.backup}: {told}")
+        for name in done.removed:
+            write(f"{'would forget' if done.check else 'forgot'} {name}")
+        write(f"{len(done.kept)} copies stay")
+
+    emit(ctx, done, render)
 
 
 @app.command(

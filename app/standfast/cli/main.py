@@ -60,7 +60,7 @@ COMMANDS: dict[str, str] = {
     "order": "Orders: list, show, approve, revoke, send, resolve, deliver.",
     "stock": "The shop's stock and its events.",
     "skill": "The text that shapes the morning brief.",
-    "backup": "Backups: create, list, verify, prune, rehearse, migrate.",
+    "backup": "Backups: create, list, verify, prune, rehearse, send, migrate.",
     "usage": "What model calls used, and their ceilings.",
     "facts": "The business facts that an upgrade must leave as they are.",
     "upgrade": "Change the service over to this release, or its configuration: switch, configure, status.",

@@ -17,6 +17,7 @@ PUBLISHED: dict[str, str] = {
     "backup-migrated": "standfast.operations.backup.migrating:MigratedBackup",
     "backup-pruned": "standfast.operations.backup.retention:Pruned",
     "backup-rehearsal": "standfast.operations.backup.rehearsing:Rehearsal",
+    "backup-sent": "standfast.operations.backup.sending:Sent",
     "backup-verification": "standfast.operations.backup.verifying:Verification",
     "canary": "standfast.operations.canary:CanaryResult",
     "channel": "standfast.cli.channel:ChannelShown",
