@@ -44,15 +44,21 @@ done
 : > "$root/etc/machine-id"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/man/*
 """
-SUITES = ("trixie", "bookworm")
+SUITES = ("trixie", "bookworm", "vault")
+# A host that copies its backups with restic over SFTP, and one that keeps them: the distribution's own.
+VAULT = (*PACKAGES, "openssh-client", "openssh-server", "restic")
 ATTEMPTS = 3
 
 
 def tag(suite: str) -> str:
     if suite not in SUITES:
         raise SandboxError(f"no recipe for a host of suite {suite!r}; known: {', '.join(SUITES)}")
-    digest = hashlib.sha256("\0".join((suite, *PACKAGES, RECIPE)).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\0".join((suite, *_packages(suite), RECIPE)).encode()).hexdigest()[:12]
     return f"{REPOSITORY}:{suite}-{digest}"
+
+
+def _packages(suite: str) -> tuple[str, ...]:
+    return VAULT if suite == "vault" else PACKAGES
 
 
 def mirror() -> str:
@@ -106,16 +112,17 @@ def ensure(suite: str) -> str:
 
 
 def _bootstrap(suite: str, archive: Path, recipe: Path) -> None:
+    release = "trixie" if suite == "vault" else suite
     command = [
         "mmdebstrap",
         "--quiet",
         "--variant=minbase",
         "--mode=root",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(_packages(suite))}",
         f'--customize-hook=sh {recipe} "$1"',
-        suite,
+        release,
         str(archive),
-        f"deb {mirror()} {suite} main",
+        f"deb {mirror()} {release} main",
     ]
     for attempt in range(1, ATTEMPTS + 1):
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -323,7 +323,7 @@ def _refuse_open_password(path: Path) -> None:
     except OSError as error:
         raise BadInput(f"--password-file: {path} cannot be read: {error.strerror}") from error
     mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISREG(found.st_mode) or mode & 0o077 or found.st_uid not in {0, os.geteuid()}:
+    if not stat.S_ISREG(found.st_mode) or mode & 0o077 or found.st_uid != os.geteuid():
         raise Refused(
             "password_file",
             "the file of the repository's password is not private",
