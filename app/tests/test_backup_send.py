@@ -142,7 +142,7 @@ def test_what_is_refused_before_anything_is_sent(shop: Shop, monkeypatch: pytest
     key.write_text("")
     for options in ({}, {"keep": 0}, {"days": -1}, {"to": Repository(address, key.with_name("none"))}):
         with pytest.raises(BadInput):
-            shop.send(**options)  # type: ignore[arg-type]
+            shop.send(**options)
     key.write_text(PASSWORD + "\n")
     monkeypatch.setenv("PATH", "/nowhere")
     assert code() == "restic_absent"

@@ -1,6 +1,7 @@
 """A recovery plan is read without tolerance: what is not exactly a plan is refused, and says where."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,18 @@ def test_a_file_of_ten_megabytes_is_no_plan(tmp_path: Path) -> None:
     path.write_bytes(b" " * 10_000_000)
     with pytest.raises(BadInput, match="longer than"):
         plans.read(path)
+
+
+def test_a_pipe_is_no_plan_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+    with pytest.raises(BadInput, match="is no file"):
+        plans.read(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", 2, None])
+def test_a_format_is_the_number_one(value: object) -> None:
+    with pytest.raises(BadInput, match=r"^plan: format"):
+        plans.parse(json.dumps(GOOD | {"format": value}).encode())
 
 
 def test_a_plan_of_ten_thousand_receipts_fits(tmp_path: Path) -> None:

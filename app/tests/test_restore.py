@@ -147,7 +147,8 @@ class TestTheSource:
 
     def test_a_name_that_is_none(self, shop: Day) -> None:
         before = seen(shop)
-        for name in ("../x", "morning", ""):
+        by_the_parent = str(shop.layout.state / ".." / "backups" / shop.morning)
+        for name in ("../x", "morning", "", by_the_parent, "/mnt/a b", "/mnt/50%"):
             with pytest.raises(BadInput):
                 restore(shop.layout, name, now=time.time())
         assert seen(shop) == before
@@ -655,6 +656,15 @@ class TestALostState:
         with closing(sqlite3.connect(shop.layout.database, autocommit=True)) as connection:
             connection.execute("DELETE FROM operations")
         assert self.restored(shop).evidence is not None
+
+
+def test_a_loss_is_of_the_day_on_which_the_image_is_made(shop: Day) -> None:
+    """A restore beside a running service may begin before midnight and end after it."""
+    midnight = 1_900_022_400.0
+    triggers.arm(lambda reached: time.sleep(1.0) if reached == "restore.safety_made" else None)
+    shop.restore_here(now=midnight - 0.5)
+    [(day_of_loss,)] = shop.instance.rows("SELECT day FROM usage_losses")
+    assert day_of_loss == time.strftime("%Y-%m-%d", time.gmtime(midnight))
 
 
 def test_a_backup_moves_to_another_host(shop: Day, tmp_path: Path) -> None:

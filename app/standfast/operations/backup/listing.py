@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from standfast.errors import BadInput, Refused
-from standfast.layout import Layout
+from standfast.layout import Layout, checked_path
 from standfast.operations.backup import folders
 from standfast.operations.backup.folders import (
     MANIFEST,
@@ -138,7 +138,7 @@ def named(layout: Layout, which: str | None, now: float) -> Path:
         raise _unknown("there is no backup yet", str(layout.backups), "make one: `standfast backup create`")
     if not which.startswith("/") and sequence_in(which) is None:
         raise BadInput(f"{which!r} is neither a backup's name nor an absolute path")
-    path = layout.backups / which  # an absolute path stays what it is
+    path = checked_path(which, "backup") if which.startswith("/") else layout.backups / which
     if not path.is_symlink() and path.is_dir():
         return path
     seen = "is no folder" if os.path.lexists(path) else "is absent"

@@ -5,7 +5,9 @@ It is a JSON file that a person reviews and fills in, and that a digest of its e
 
 import hashlib
 import json
+import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,6 +21,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -102,6 +105,13 @@ class Plan(_Part):
     """Work id -> what becomes of it: reported as interrupted, or done again."""
     usage: Literal["unknown"] | LostUsage
 
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_a_number(cls, value: object) -> object:
+        if type(value) is not int:  # to Python, true and 1.0 are 1
+            raise ValueError("must be the whole number 1")
+        return value
+
     @model_validator(mode="after")
     def _is_of_one_piece(self) -> Self:
         if list(self.receipts) != sorted(set(self.receipts)):
@@ -136,7 +146,10 @@ class Plan(_Part):
 def read(path: Path) -> bytes:
     """The plan's bytes; BadInput when they cannot be read or are too many."""
     try:
-        with path.open("rb") as file:
+        # A pipe without a writer would keep the reader waiting for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadInput(f"plan: {path} is no file")
             data = file.read(LONGEST + 1)
     except OSError as error:
         raise BadInput(f"plan: {path} cannot be read: {error.strerror}") from error

@@ -138,6 +138,11 @@ class _Asked:
     limits: Limits
 
     @property
+    def present(self) -> float:
+        """Epoch seconds. What a running service has done since the restore began may be of another day."""
+        return self.now + time.monotonic() - self.began
+
+    @property
     def reason(self) -> str:
         return f"restored from {self.source.folder.name}"
 
@@ -224,7 +229,11 @@ class _Restore:
     def _image(self, safety: str | None) -> Image:
         try:
             image = make(
-                self.folder, self.asked.source, reason=self.asked.reason, safety=safety, now=self.asked.now
+                self.folder,
+                self.asked.source,
+                reason=self.asked.reason,
+                safety=safety,
+                now=self.asked.present,
             )
         except (sqlite3.Error, OSError) as error:
             if no_space(error):
