@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,7 +48,7 @@ class Layout:
         """The live store. Nothing but SQLite may ever open it."""
         return self.state / "agent.sqlite"
 
-    @property
+    @cached_property
     def marker(self) -> Path:
         """The authority marker: epoch, then host identity."""
         return self.state / "agent.authority"

@@ -4,6 +4,7 @@ A command pays for the imports of what it uses: `health` runs every minute on ev
 what the packages that it asks offer.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
@@ -17,6 +18,8 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     def look_up(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{home_of[name]}"), name)
+        found: object = getattr(import_module(f"{package}.{home_of[name]}"), name)
+        setattr(sys.modules[package], name, found)  # asked once: the next look finds it without this function
+        return found
 
     return look_up

@@ -189,6 +189,16 @@ class TestGenerations:
             world.connection.execute(statement)
         assert world.dump() == before
 
+    def test_a_broken_rule_undoes_its_whole_transaction(self, world: World) -> None:
+        world.claimed()
+        before = world.dump()
+        world.connection.execute("BEGIN IMMEDIATE")
+        world.connection.execute("UPDATE operations SET reason = 'written before'")
+        with pytest.raises(Exception, match="generation must rise"):
+            world.connection.execute("UPDATE work SET generation = generation - 1")
+        assert not world.connection.in_transaction
+        assert world.dump() == before
+
     @pytest.mark.parametrize("status", ["READY", "RUNNING", "BLOCKED"])
     def test_finished_work_does_not_start_again(self, world: World, status: str) -> None:
         world.finish(world.claimed())

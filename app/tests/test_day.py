@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def worker(shop: Day) -> subprocess.Popen[str]:
     claim = shop.running
     assert claim is not None
     return subprocess.Popen(
-        [sys.executable, __file__, str(shop.layout.state), json.dumps(asdict(claim))],
+        [sys.executable, __file__, str(shop.layout.state), json.dumps(claim._asdict())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -219,6 +219,25 @@ def test_the_store_itself_refuses_a_reservation_past_the_ceiling(shop: Buying) -
         shop.connection.execute(beyond, (large.id,))
 
 
+def test_canceled_work_loses_its_draft_and_approval_whoever_cancels_it(shop: Buying) -> None:
+    """The store itself sees to it, also where no code of ours asks for it."""
+    order = shop.propose(shop.claimed())
+    shop.approve(order)
+    shop.connection.execute(
+        "UPDATE work SET status = 'CANCELED', lease_until = NULL, finished_at = 7 WHERE id = ?", (order.work,)
+    )
+    found = shop.connection.execute(
+        "SELECT status, reserved_cents, changed_at, revoked FROM orders"
+        " JOIN approvals ON order_id = orders.id"
+    ).fetchall()
+    assert found == [("REVOKED", 0, 7.0, 1)]
+
+
+def test_what_canceling_goes_by_cannot_be_removed(shop: Buying) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="counted and told here"):
+        shop.connection.execute("DELETE FROM work_aside_counts")
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -338,7 +357,7 @@ def test_a_claim_sends_only_its_own_orders_and_only_while_it_is_current(shop: Bu
     with refused("not_yours"):
         shop.send(order, shop.claimed())
     with pytest.raises(StaleClaim, match="worker claim expired"):
-        shop.send(order, replace(claim, generation=claim.generation + 1))
+        shop.send(order, claim._replace(generation=claim.generation + 1))
     assert [row for row in before if row[0] == "orders"] == [
         row for row in dump(shop.connection) if row[0] == "orders"
     ]

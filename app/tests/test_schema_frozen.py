@@ -7,6 +7,7 @@ from standfast.operations.schema import COMPONENTS
 FROZEN = {
     ("authority", 1): "4d2fe24f5a6de1d1",
     ("authority", 2): "e35996cbbf1eea95",
+    ("authority", 3): "96151257b19d31e8",
     ("work", 1): "750b988ba82d97f8",
     ("work", 2): "83d17995f23ce592",
     ("work", 3): "bf330ebea83c9e73",
@@ -14,6 +15,7 @@ FROZEN = {
     ("orders", 1): "e7e2393c0bde8b48",
     ("usage", 1): "b29aa0d01474530c",
     ("orders", 2): "fd59e6fce7c88bf7",
+    ("orders", 3): "1d4c842c4b64ccf6",
     ("shop", 1): "a8790e3de6b38dfc",
     ("recovery", 1): "4cdf2b2f05011223",
 }

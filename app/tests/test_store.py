@@ -35,7 +35,7 @@ def test_the_rules_of_a_connection(world: World) -> None:
     assert values == ["wal", 2, 1, 5000, 0x53464153]
     tables = world.connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'")
     assert {name for name, strict in tables if not strict and not name.startswith("sqlite_")} == set()
-    assert schema_versions(world.connection) == {"authority": 2, "work": 3, "channel": 1}
+    assert schema_versions(world.connection) == {"authority": 3, "work": 3, "channel": 1}
 
 
 def test_a_new_store_is_private_under_any_umask(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ class TestRefusals:
         after = digest(world.layout.state)
         assert {name: after[name] for name in files} == before
         readable = open_readonly(world.layout.database)
-        assert schema_versions(readable)["authority"] == 2
+        assert schema_versions(readable)["authority"] == 3
         readable.close()
 
     def test_read_only_cannot_write(self, world: World) -> None:
@@ -225,7 +225,7 @@ class TestMigrations:
             assert dump(reader) == before
             reader.close()
         world.connection = open_store(world.layout.database, next_version())
-        assert schema_versions(world.connection) == {"authority": 2, "work": 3, "channel": 2}
+        assert schema_versions(world.connection) == {"authority": 3, "work": 3, "channel": 2}
         assert world.connection.execute("SELECT count(*) FROM reports").fetchone() == (1,)
 
     @pytest.mark.parametrize("statement", [1, 2, 3])

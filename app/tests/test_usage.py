@@ -330,7 +330,7 @@ class TestLoop:
         self, world: Metered
     ) -> None:
         def seen(request: Request) -> Reply:
-            size = chat.size([*request.messages, *request.tools])
+            size = chat.total_size([*request.messages, *request.tools])
             assert world.rows()[-1] == ("booked", -(-size // 3), 0, 77, 0)
             return self.look("a", Usage(10, 2, 3))
 

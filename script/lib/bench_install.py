@@ -275,6 +275,7 @@ CONTESTANTS = (
     "raw-bare",
     *PEERS,
     "standfast-chained",
+    "raw-chained",
     "append",
     "overwrite",
 )
@@ -284,7 +285,8 @@ QUEUE_NOTES = [
     "  all its jobs are done; a ratio is the median of the rounds' ratios",
     "standfast: every component's schema, marker file read twice, fence, one live claim per session, leases,",
     "  report, run: the two commits that the service makes; standfast-chained: finish_and_claim, one commit",
-    "  for each job, which the service does not use: between two turns it delivers, fires and looks around",
+    "  for each job, which the service does not use: between two turns it delivers, fires and looks around;",
+    "  raw-chained is the raw loop with the same one commit",
     "raw: written by hand, inlined: id, session, prompt, owner, generation, epoch, lease; an index of READY",
     "  and RUNNING; pause and epoch read inside both transactions; finish checks owner, generation, epoch",
     "  and lease and stores a report with an id of its own and an index of the undelivered. No marker file,",
@@ -313,6 +315,15 @@ def queue(rounds: Rounds, sizes: Sizes) -> Measured:
         )
         for other, bound in (("raw", 0.9), *((peer, 1.0) for peer in PEERS))
     ]
+    lines.append(
+        told(
+            "finish and next claim in one commit, of raw so",
+            paired(taken, "raw-chained", "standfast-chained"),
+            "x",
+            taken,
+            detail=f"{rates['standfast-chained']:.0f} beside {rates['raw-chained']:.0f} jobs/s",
+        )
+    )
     lines += [
         Line(
             f"{each}: jobs",

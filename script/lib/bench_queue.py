@@ -226,6 +226,31 @@ class Raw:
             execute("COMMIT")
 
 
+class RawChained(Raw):
+    """The same loop with one commit for each job: its ending and the next claim together."""
+
+    def run(self, count: int) -> None:
+        execute, own = self.connection.execute, self.epoch
+        held: tuple[str, int] | None = None
+        for left in range(count, -1, -1):
+            execute("BEGIN IMMEDIATE")
+            epoch, paused = execute(RAW_CONTROL).fetchone()
+            assert not paused
+            assert epoch == own
+            now = time.time()
+            if held is not None:
+                job, generation = held
+                done = execute(RAW_FINISH, (now, job, "bench", generation, own, now))
+                assert done.rowcount == 1
+                execute(RAW_REPORT, (os.urandom(12).hex(), job, generation, REPORT, now))
+            if left:
+                job, generation, _session, _prompt = execute(
+                    RAW_CLAIM, ("bench", own, now, now + LEASE)
+                ).fetchone()
+                held = job, generation
+            execute("COMMIT")
+
+
 class RawTurn(Raw):
     """The same loop with two messages of a transcript between claim and finish, a commit each."""
 
@@ -360,6 +385,7 @@ CONTESTANTS: dict[str, Callable[[Path], Contestant]] = {
     "standfast-turn": OurTurn,
     "raw-turn": RawTurn,
     "raw": Raw,
+    "raw-chained": RawChained,
     "raw-bare": RawBare,
     "huey": Huey,
     "litequeue": LiteQueue,

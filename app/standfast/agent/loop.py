@@ -96,6 +96,8 @@ class _Turn:
     stop: Callable[[], bool]
     monotonic: Callable[[], float]
     messages: list[Message]
+    held: int = 0
+    """Bytes of the next request: the messages and the descriptions of the tools."""
     deadline: float = 0.0
     model_calls: int = 0
     tool_calls: int = 0
@@ -119,9 +121,10 @@ class _Turn:
             reply = self.ask()
             calls = self.admitted(reply)
             said = chat.assistant(reply.text, calls, self.asker.model.source)
-            if chat.size([said]) > MESSAGE_BYTES:
+            taken = chat.size(said)
+            if taken > MESSAGE_BYTES:
                 raise _Ended(Status.CONTEXT_LIMIT, f"one reply of more than {MESSAGE_BYTES} bytes")
-            self.say(said)
+            self.say(said, taken)
             self.on_step()
             self.check_tokens()
             if not calls:
@@ -136,7 +139,8 @@ class _Turn:
                 raise _Ended(Status.TOOL_LIMIT, f"more than {self.limits.tool_calls} tool calls")
 
     def recount(self) -> None:
-        """Charge the records of an earlier, cut-off turn to this one's limits."""
+        """Charge the records of an earlier, cut-off turn to this one's limits, and the tools to its size."""
+        self.held = chat.total_size([*self.messages, *self.dispatcher.descriptions])
         for message in self.messages:
             if message.get("role") == "assistant":
                 self.model_calls += 1
@@ -144,10 +148,11 @@ class _Turn:
             elif message.get("role") == "tool":
                 self.tool_calls += 1
 
-    def say(self, message: Message) -> None:
-        """Make one message durable, then part of the conversation."""
+    def say(self, message: Message, taken: int | None = None) -> None:
+        """Make one message durable, then part of the conversation; ``taken``: its bytes, when known."""
         self.observe(message)
         self.messages.append(message)
+        self.held += chat.size(message) if taken is None else taken
 
     def check(self) -> None:
         """Between steps: has somebody asked to stop, is there time left?"""
@@ -162,8 +167,7 @@ class _Turn:
         limits = self.limits
         if self.model_calls >= limits.model_calls:
             raise _Ended(Status.MODEL_CALL_LIMIT, f"more than {limits.model_calls} model calls")
-        tools = self.dispatcher.descriptions
-        if chat.size([*self.messages, *tools]) > limits.context_bytes:
+        if self.held > limits.context_bytes:
             raise _Ended(
                 Status.CONTEXT_LIMIT, f"the conversation is larger than {limits.context_bytes} bytes"
             )
@@ -172,7 +176,7 @@ class _Turn:
             raise _Ended(Status.TOKEN_LIMIT, f"more than {limits.output_tokens} output tokens")
         request = Request(
             messages=tuple(self.messages),
-            tools=tools,
+            tools=self.dispatcher.descriptions,
             output_tokens=min(limits.call_output_tokens, left),
             seconds=min(limits.call_seconds, self.deadline - self.monotonic()),
         )

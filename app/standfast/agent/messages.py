@@ -5,7 +5,7 @@ message may carry ``tool_calls``, and every tool message answers exactly one of 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
@@ -43,7 +43,7 @@ def assistant(content: str, calls: Sequence[ToolCall], source: str) -> Message:
 
 def tool_result(call: ToolCall, *, ok: bool, result: JsonValue) -> Message:
     """The answer to one call, always with the call's id."""
-    content = json.dumps({"ok": ok, "result": result}, ensure_ascii=False, sort_keys=True)
+    content = _encode_sorted({"ok": ok, "result": result})
     return {"role": "tool", "tool_call_id": call.id, "name": whole(call.name), "content": whole(content)}
 
 
@@ -91,8 +91,19 @@ def shown_malformed(raw: str) -> str:
 
 # One encoder for all: json.dumps makes a new one for each call with a setting of its own.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True).encode
 
 
-def size(messages: Sequence[Message]) -> int:
-    """Bytes of UTF-8 that these messages take as JSON."""
-    return sum(len(_encode(message).encode("utf-8")) for message in messages)
+def encoded(value: JsonValue) -> str:
+    """The JSON text of a message, or of what is part of one."""
+    return _encode(value)
+
+
+def size(value: JsonValue) -> int:
+    """Bytes of UTF-8 that a value takes as JSON; raises for what JSON or UTF-8 cannot carry."""
+    return len(_encode(value).encode("utf-8"))
+
+
+def total_size(values: Iterable[JsonValue]) -> int:
+    """The sum of ``size`` over messages, tool descriptions, or both."""
+    return sum(map(size, values))

@@ -5,7 +5,6 @@ Order of a call: is there such a tool, is it allowed here, are the arguments val
 codes, never more; the reason of a refusal is in the decision and in the journal.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from standfast.agent.messages import size
 from standfast.agent.model import ToolCall
 from standfast.errors import StandfastError
 
@@ -123,11 +123,10 @@ class Dispatcher:
             raise ValueError(f"allowed names tools that do not exist: {sorted(unknown)}")
         self._before_write = before_write
         self._result_bytes = result_bytes
-
-    @property
-    def descriptions(self) -> Sequence[dict[str, JsonValue]]:
+        self.descriptions: Sequence[dict[str, JsonValue]] = [
+            tool.description_for_model for tool in self._tools.values() if tool.name in self._allowed
+        ]
         """The allowed tools as a model is told about them."""
-        return [tool.description_for_model for tool in self._tools.values() if tool.name in self._allowed]
 
     def dispatch(self, call: ToolCall) -> Outcome:
         """Run one call. Never raises for anything that a model, a gate or a handler can do."""
@@ -162,13 +161,13 @@ class Dispatcher:
     def _handle(self, tool: Tool, arguments: BaseModel, call: ToolCall, decision: Decision | None) -> Outcome:
         try:
             result = tool.handler(arguments, call)
-            encoded = json.dumps(result, ensure_ascii=False).encode("utf-8")
+            taken = size(result)
         except StandfastError as refusal:
             log.warning("tool failed: call=%s tool=%s reason=%r", call.id, tool.name, str(refusal))
             return failure("tool_failed", decision)
         except Exception:
             log.exception("tool failed: call=%s tool=%s", call.id, tool.name)
             return failure("tool_failed", decision)
-        if len(encoded) > self._result_bytes:
+        if taken > self._result_bytes:
             return failure("limit", decision)
         return Outcome(ok=True, result=result, decision=decision)

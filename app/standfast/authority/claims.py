@@ -23,24 +23,22 @@ type _Found = tuple[int, str, int, str, str, str, str]
 # fence refuses it from the new generation on.
 _OLDEST = """
 SELECT seq, id, generation, role, session, subject, prompt FROM work
- WHERE seq = (
-    SELECT min(seq) FROM (
-        SELECT * FROM (
-            SELECT seq FROM work AS passed INDEXED BY work_open
-             WHERE status = 'RUNNING' AND (lease_until <= :now OR lease_until > :now + :longest)
-               AND (parent IS NULL OR deadline > :now AND NOT EXISTS (
-                    SELECT 1 FROM work AS above WHERE above.id = passed.parent AND above.status = 'CANCELED'))
-             ORDER BY seq LIMIT 1)
-        UNION ALL
-        SELECT * FROM (
-            SELECT seq FROM work AS ready INDEXED BY work_open
-             WHERE status = 'READY'
-               AND (parent IS NULL OR deadline > :now AND NOT EXISTS (
-                    SELECT 1 FROM work AS above WHERE above.id = ready.parent AND above.status = 'CANCELED'))
-               AND NOT EXISTS (SELECT 1 FROM work AS other INDEXED BY work_open
-                                WHERE other.status = 'RUNNING' AND other.session = ready.session)
-             ORDER BY seq LIMIT 1)))
-   AND EXISTS (SELECT 1 FROM operations WHERE id = 1 AND paused = 0 AND epoch = :epoch)
+ WHERE seq = min(
+    coalesce((
+        SELECT seq FROM work AS passed INDEXED BY work_open
+         WHERE status = 'RUNNING' AND (lease_until <= ? OR lease_until > ?)
+           AND (parent IS NULL OR deadline > ? AND NOT EXISTS (
+                SELECT 1 FROM work AS above WHERE above.id = passed.parent AND above.status = 'CANCELED'))
+         ORDER BY seq LIMIT 1), 9223372036854775807),
+    coalesce((
+        SELECT seq FROM work AS ready INDEXED BY work_open
+         WHERE status = 'READY'
+           AND (parent IS NULL OR deadline > ? AND NOT EXISTS (
+                SELECT 1 FROM work AS above WHERE above.id = ready.parent AND above.status = 'CANCELED'))
+           AND NOT EXISTS (SELECT 1 FROM work AS other INDEXED BY work_open
+                            WHERE other.status = 'RUNNING' AND other.session = ready.session)
+         ORDER BY seq LIMIT 1), 9223372036854775807))
+   AND (SELECT paused = 0 AND epoch = ? FROM operations WHERE id = 1)
 """
 
 _OWN = """
@@ -52,7 +50,8 @@ SELECT seq, id, generation, role, session, subject, prompt FROM work INDEXED BY 
 """
 
 _TAKE = """
-UPDATE work SET status = 'RUNNING', owner = ?, generation = ?, epoch = ?, claimed_at = ?, lease_until = ?
+UPDATE OR ROLLBACK work
+   SET status = 'RUNNING', owner = ?, generation = ?, epoch = ?, claimed_at = ?, lease_until = ?
  WHERE seq = ?
 """
 
@@ -78,7 +77,7 @@ def take_next(
     epoch = markers.read_epoch(marker)
     if epoch is None:
         return None
-    row = connection.execute(_OLDEST, {"epoch": epoch, "now": now, "longest": MAX_LEASE}).fetchone()
+    row = connection.execute(_OLDEST, (now, now + MAX_LEASE, now, now, epoch)).fetchone()
     return None if row is None else _take(connection, row, owner=owner, epoch=epoch, now=now, lease=lease)
 
 

@@ -7,15 +7,13 @@ ids and reconciliation are for.
 import sqlite3
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NewType
+from typing import Any, NamedTuple, NewType
 
 from standfast.authority import marker as markers
 from standfast.clock import Clock
 from standfast.errors import Refused
-from standfast.store import immediate
+from standfast.store.connection import begin, end
 
 MARKER_UNAVAILABLE = "authority marker is unavailable"
 PAUSED_OR_REPLACED = "runtime paused or replaced by restore"
@@ -23,12 +21,14 @@ SUPERSEDED = "worker claim expired or superseded"
 DELEGATION_ENDED = "delegation expired or parent canceled"
 
 # The control row, and beside it the claim's row if all of its identity matches and its lease has not ended.
+# The parameters are the claim's fields in their order, then now.
 _CURRENT = """
 SELECT operations.epoch, operations.paused, own.id, own.parent, own.deadline, above.status
   FROM operations
   LEFT JOIN work AS own
-    ON own.id = ? AND own.owner = ? AND own.generation = ? AND own.role = ? AND own.session = ?
-   AND own.subject = ? AND own.prompt = ? AND own.status = 'RUNNING' AND own.lease_until > ?
+    ON own.id = ? AND own.owner = ? AND own.generation = ? AND own.epoch = ? AND own.role = ?
+   AND own.session = ? AND own.subject = ? AND own.prompt = ? AND own.status = 'RUNNING'
+   AND own.lease_until > ?
   LEFT JOIN work AS above ON above.id = own.parent
  WHERE operations.id = 1
 """
@@ -45,9 +45,8 @@ class StaleClaim(Refused):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One worker's hold on one work item; the lease is in the row."""
+class Claim(NamedTuple):
+    """One worker's hold on one work item; the lease is in the row. A tuple: one is made for every job."""
 
     work: str
     """The work item's id."""
@@ -63,8 +62,13 @@ class Claim:
     """The conversation or schedule that the work belongs to."""
     subject: str
     """What the work is about."""
-    prompt: str = field(repr=False)
+    prompt: str
     """The request itself."""
+
+    def __repr__(self) -> str:
+        """Without the prompt: what Lucy asks has no place in a log."""
+        told = (f"{name}={getattr(self, name)!r}" for name in self._fields if name != "prompt")
+        return f"Claim({', '.join(told)})"
 
 
 def admits(current: Mapping[str, Any], claim: Mapping[str, Any], now: float) -> bool:
@@ -88,19 +92,7 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
     found = markers.read_epoch(marker)
     if found is None:
         raise StaleClaim(MARKER_UNAVAILABLE)
-    row = connection.execute(
-        _CURRENT,
-        (
-            claim.work,
-            claim.owner,
-            claim.generation,
-            claim.role,
-            claim.session,
-            claim.subject,
-            claim.prompt,
-            now,
-        ),
-    ).fetchone()
+    row = connection.execute(_CURRENT, (*claim, now)).fetchone()
     if row is None:
         raise StaleClaim(PAUSED_OR_REPLACED)
     epoch, paused, work, parent, deadline, parent_status = row
@@ -131,7 +123,7 @@ def fenced(
 class _Fenced:
     """A class rather than a generator: it is entered for every write, and costs a third of the time."""
 
-    __slots__ = ("_claim", "_clock", "_connection", "_marker", "_transaction")
+    __slots__ = ("_boundary", "_claim", "_clock", "_connection", "_marker")
 
     def __init__(
         self, connection: sqlite3.Connection, claim: Claim, clock: Clock, marker: Path, boundary: str
@@ -140,22 +132,17 @@ class _Fenced:
         self._claim = claim
         self._clock = clock
         self._marker = marker
-        self._transaction = immediate(connection, boundary)
+        self._boundary = boundary
 
     def __enter__(self) -> FencedNow:
-        self._transaction.__enter__()
+        begin(self._connection)
         try:
             now = self._clock.now()
             assert_current(self._connection, self._claim, now, self._marker)
         except BaseException as refused:
-            self._transaction.__exit__(type(refused), refused, refused.__traceback__)
+            end(self._connection, self._boundary, type(refused))
             raise
         return FencedNow(now)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._transaction.__exit__(kind, raised, traceback)
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        end(self._connection, self._boundary, raised)

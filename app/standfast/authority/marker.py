@@ -14,7 +14,7 @@ from standfast.errors import Refused
 MACHINE_ID = Path("/etc/machine-id")
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_LONGEST = 4096
+_LONGEST = 512
 
 
 @dataclass(frozen=True)

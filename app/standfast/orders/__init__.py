@@ -73,7 +73,15 @@ if TYPE_CHECKING:
         refuse_invalid,
     )
     from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
-    from standfast.orders.waiting import has_open_orders, left_blocked, to_tell, wait, waits, wake
+    from standfast.orders.waiting import (
+        finish_waiting,
+        has_open_orders,
+        left_blocked,
+        to_tell,
+        wait,
+        waits,
+        wake,
+    )
 
 __all__ = [
     "COMPONENT",
@@ -119,6 +127,7 @@ __all__ = [
     "deliver",
     "due",
     "expire",
+    "finish_waiting",
     "foresee_orders",
     "give_up_waiting",
     "has_open_orders",
@@ -181,7 +190,7 @@ __getattr__ = lazily(
             "OrderEffect apply_effects foresee_orders refuse_differing refuse_forgotten refuse_invalid"
         ),
         "sending": "Attempt begin give_up_waiting send sendable settle transmit",
-        "waiting": "has_open_orders left_blocked to_tell wait waits wake",
+        "waiting": "finish_waiting has_open_orders left_blocked to_tell wait waits wake",
         "http": "HttpSupplier",
     },
 )

@@ -201,6 +201,32 @@ _TELL = (
     """,
 )
 
+# Authority names what was canceled, so that this is no trigger on every change of a work item's status. What
+# waits for its orders ends through `finish_waiting`. The rules that a cancellation can meet roll back as
+# authority's do: one that undid its statement alone would make SQLite ready for that in every claim.
+_CANCELED = """
+CREATE TRIGGER orders_work_canceled AFTER UPDATE OF latest ON work_aside_counts WHEN NEW.status = 'CANCELED'
+BEGIN
+    UPDATE approvals SET revoked = 1
+     WHERE revoked = 0 AND order_id IN (SELECT id FROM orders WHERE work = NEW.latest);
+    UPDATE orders SET status = 'REVOKED', reserved_cents = 0, note = 'the work was canceled',
+                      changed_at = coalesce((SELECT finished_at FROM work WHERE id = NEW.latest), changed_at)
+     WHERE work = NEW.latest AND status IN ('DRAFT', 'APPROVED');
+    DELETE FROM order_waits WHERE work = NEW.latest;
+END
+"""
+
+_MET_BY_CANCELING = ("orders_rules", "orders_approved", "orders_ceiling")
+_ROLLING_BACK = tuple(
+    statement
+    for trigger in _TRIGGERS
+    if trigger.split()[2] in _MET_BY_CANCELING
+    for statement in (
+        f"DROP TRIGGER {trigger.split()[2]}",
+        trigger.replace("RAISE(ABORT,", "RAISE(ROLLBACK,"),
+    )
+)
+
 
 def _authority_ends(connection: sqlite3.Connection) -> None:
     """No approval and no reservation outlives its era; what was sent stays: it is a fact about the world.
@@ -231,6 +257,12 @@ COMPONENT = Component(
             *_TRIGGERS,
         ),
         _TELL,
+        (
+            "DROP TRIGGER orders_work_canceled",
+            "DROP TRIGGER orders_work_done",
+            _CANCELED,
+            *_ROLLING_BACK,
+        ),
     ),
     on_epoch_end=_authority_ends,
 )

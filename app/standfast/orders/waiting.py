@@ -88,6 +88,25 @@ def wait(
         end_within(connection, claim, "BLOCKED", report=report, run=run, reason=reason, now=now)
 
 
+def finish_waiting(
+    connection: sqlite3.Connection,
+    claim: Claim,
+    *,
+    clock: Clock,
+    marker: Path,
+    report: str,
+    run: str | None = None,
+) -> None:
+    """End the claim as DONE, with its report: its orders are settled. One transaction.
+
+    Raises StaleClaim and BadInput, with nothing written.
+    """
+    check_ending("DONE", report)
+    with fenced(connection, claim, clock, marker, "finish") as now:
+        connection.execute("DELETE FROM order_waits WHERE work = ?", (claim.work,))
+        end_within(connection, claim, "DONE", report=report, run=run, reason="", now=now)
+
+
 def wake(connection: sqlite3.Connection, *, now: float, marker: Path) -> list[str]:
     """Make BLOCKED work READY when one of its orders can be sent or all are settled. Nothing while paused."""
     values = {"now": now, "longest": LONGEST_WAIT}

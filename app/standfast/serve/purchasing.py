@@ -17,7 +17,6 @@ from standfast.orders import Order, Supplier, SupplierUnavailable
 from standfast.serve.journal import facts
 from standfast.serve.turn import Worker
 from standfast.shop import prompts
-from standfast.work import finish
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +127,9 @@ class Purchasing:
 
     def _finish(self, claim: Claim) -> None:
         lines = [orders.told(one) for one in orders.orders_of(self._connection, claim.work)]
-        finish(
+        orders.finish_waiting(
             self._connection,
             claim,
-            "DONE",
             clock=self._clock,
             marker=self._marker,
             report=prompts.orders_settled(claim.prompt, lines),

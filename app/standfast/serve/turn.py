@@ -1,6 +1,5 @@
 """One turn: from a claim to its ending, every step of it durable under the fence."""
 
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from standfast import orders
 from standfast.agent import Limits, LoopResult, Model, OfflinePlanner, Status, run_loop
-from standfast.agent.messages import Message
+from standfast.agent.messages import Message, encoded
 from standfast.agent.usage import FREE, Account
 from standfast.authority import Claim, StaleClaim, renew
 from standfast.clock import Clock
@@ -170,8 +169,7 @@ class Worker:
         )
 
     def _observe(self, claim: Claim, message: Message) -> None:
-        text = json.dumps(message, ensure_ascii=False)
-        observe(self.connection, claim, text, clock=self.clock, marker=self.layout.marker)
+        observe(self.connection, claim, encoded(message), clock=self.clock, marker=self.layout.marker)
 
     def _end(self, claim: Claim, result: LoopResult) -> Status:
         if result.status in {Status.STOP_REQUESTED, Status.AUTHORITY_LOST}:

@@ -129,32 +129,43 @@ class _Immediate:
         self._boundary = boundary
 
     def __enter__(self) -> None:
-        if self._connection.in_transaction:
-            raise RuntimeError("a write transaction is already open; transactions do not nest")
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if is_busy(error):
-                raise _busy() from error
-            raise
+        begin(self._connection)
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        if raised is not None:
-            self._roll_back()
-            return
-        try:
-            if triggers.armed:
-                triggers.reach(f"{self._boundary}.before_commit")
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
-        if triggers.armed:
-            triggers.reach(f"{self._boundary}.committed")
+        end(self._connection, self._boundary, raised)
 
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:  # SQLite does it by itself when, for example, the disk is full
-            self._connection.execute("ROLLBACK")
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Open the transaction of ``immediate``, for a context manager of its own; it must call ``end``."""
+    if connection.in_transaction:
+        raise RuntimeError("a write transaction is already open; transactions do not nest")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise _busy() from error
+        raise
+
+
+def end(connection: sqlite3.Connection, boundary: str, raised: type[BaseException] | None) -> None:
+    """Commit what ``begin`` opened, or roll it back when something was raised or the commit fails."""
+    if raised is not None:
+        _roll_back(connection)
+        return
+    try:
+        if triggers.armed:
+            triggers.reach(f"{boundary}.before_commit")
+        connection.execute("COMMIT")
+    except BaseException:
+        _roll_back(connection)
+        raise
+    if triggers.armed:
+        triggers.reach(f"{boundary}.committed")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # SQLite does it by itself when, for example, the disk is full
+        connection.execute("ROLLBACK")
 
 
 def _busy() -> StoreBusy:

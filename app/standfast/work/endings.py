@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from standfast.authority import DEFAULT_LEASE, Claim, FencedNow, fenced, take_next
 from standfast.clock import Clock
@@ -18,8 +18,7 @@ _ENDINGS = ("DONE", "BLOCKED", "CANCELED")
 _REASON_LENGTH = 500
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """How a claim ended."""
 
     work: str
@@ -75,7 +74,12 @@ def finish_and_claim(
     reason: str = "",
     lease: float = DEFAULT_LEASE,
 ) -> tuple[Finished, Claim | None]:
-    """``finish``, and the owner's next claim if there is work, in one commit instead of two."""
+    """``finish``, and the owner's next claim if there is work, in one commit instead of two.
+
+    For a worker that does nothing else. The service looks around between two turns: what it wakes or fires
+    there can be older than the next in line, and a restart meanwhile would close work that was never begun as
+    interrupted.
+    """
     check_ending(status, report)
     with fenced(connection, claim, clock, marker, "finish") as now:
         finished = end_within(connection, claim, status, report=report, run=run, reason=reason, now=now)
@@ -173,7 +177,8 @@ def end_within(
     """``finish`` inside the caller's fenced transaction, for an ending that is one with another write."""
     written = write_report(connection, claim.work, claim.generation, report, now) if report else None
     connection.execute(
-        "UPDATE work SET status = ?, lease_until = NULL, finished_at = ?, run = ?, reason = ? WHERE id = ?",
+        "UPDATE OR ROLLBACK work SET status = ?, lease_until = NULL, finished_at = ?, run = ?, reason = ?"
+        " WHERE id = ?",
         (status, None if status == "BLOCKED" else now, run, reason[:_REASON_LENGTH], claim.work),
     )
     return Finished(

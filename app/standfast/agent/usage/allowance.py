@@ -52,7 +52,7 @@ class Ceilings:
 
 def estimate(request: Request) -> Usage:
     """The most that a request is expected to use: its input by its bytes, and all the output it may have."""
-    size = chat.size([*request.messages, *request.tools])
+    size = chat.total_size([*request.messages, *request.tools])
     return Usage(input_tokens=-(-size // BYTES_PER_TOKEN), output_tokens=request.output_tokens)
 
 
