@@ -1,6 +1,6 @@
 """Measure, in one interleaved run, and say on what machine and beside how much foreign work.
 
-    script/bench install|authority|backup [--only NAME ...] [--quick] [--patience SECONDS]
+    script/bench install|authority|upgrade|backup [--only NAME ...] [--quick] [--patience SECONDS]
 
 Prints a table of medians and ratios with the targets beside them, and writes everything that was measured,
 each round of it, to build/bench/SUBJECT-TIME.json. Nothing here is a test: a slow machine fails no build. A
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import bench_authority
 import bench_backup
 import bench_install
+import bench_upgrade
 from bench_machine import Meter, Rounds, facts, load
 from bench_table import Line, rendered
 from sandbox import CHECKOUT, SandboxError
@@ -36,6 +37,7 @@ SUBJECTS: dict[str, tuple[Any, str]] = {
         bench_authority,
         "the fence, a turn, a step of it and a start, beside a million finished items",
     ),
+    "upgrade": (bench_upgrade, "upgrades, good and bad, beside a symlink deploy of the same agent"),
     "backup": (bench_backup, "backups, restores and the writer beside them, on a large store"),
 }
 """Name -> module with MEASURES, FULL and QUICK; and what it is about."""
