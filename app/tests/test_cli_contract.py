@@ -68,6 +68,19 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return call
 
 
+def test_people_are_told_the_command_that_they_type(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a host that is the instance's own, whose helper tells its name; JSON stays as it is everywhere."""
+    monkeypatch.setenv("STANDFAST_COMMAND", "lucy-agent")
+    state = ("--state", str(tmp_path / "none"))
+    assert "run `lucy-agent init` as the service user" in run(*state, "health").err
+    assert "`standfast init`" in run("--json", *state, "health").out
+    for odd in ("", "a b", "$(reboot)", "x" * 65):
+        monkeypatch.setenv("STANDFAST_COMMAND", odd)
+        assert "run `standfast init` as the service user" in run(*state, "health").err
+
+
 def test_each_command_module_is_registered_and_each_registered_command_has_a_module() -> None:
     folder = Path(cli.__file__).parent
     helpers = {"__init__", "main", "common", "schemas", "progress", "keeping"}

@@ -5,6 +5,7 @@ No import of rich here: `health` must start fast, and a table in a pipe must nei
 
 import json
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -112,11 +113,19 @@ def write_json(model: BaseModel) -> None:
         text = model.model_dump_json(indent=indent)
     except ValueError:  # half a surrogate pair, from somebody's file: JSON can escape it, UTF-8 cannot
         text = json.dumps(model.model_dump(), indent=indent)
-    write(text)
+    _put(text)
+
+
+_OWN = re.compile(r"(`|next: )standfast (?=[a-z-])")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def write(line: str = "") -> None:
-    """Write one line to stdout; quiet once the reader has gone."""
+    """Write one line for people to stdout; quiet once the reader has gone."""
+    _put(_as_typed(line))
+
+
+def _put(line: str) -> None:
     try:
         sys.stdout.write(line + "\n")
     except BrokenPipeError:
@@ -132,7 +141,16 @@ def abandon_stdout() -> None:
 
 def note(text: str) -> None:
     """Write one diagnostic line to stderr."""
-    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.write(_as_typed(printable(text)) + "\n")
+
+
+def _as_typed(text: str) -> str:
+    """A command named as it is typed here: on a host it has the instance's name, which its helper tells.
+
+    For people only; what `--json` prints names the command that it is of.
+    """
+    name = os.environ.get("STANDFAST_COMMAND", "")
+    return _OWN.sub(rf"\1{name} ", text) if _NAME.fullmatch(name) else text
 
 
 def printable(value: object) -> str:
