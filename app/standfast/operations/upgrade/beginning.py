@@ -34,14 +34,14 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
-from standfast.authority import agrees, host_identity, operations, refuse_other_host
+from standfast.authority import agrees, host_identity, operations, refuse_other_host, refuse_while_held
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, checked_path
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.operations.upgrade import facts
 from standfast.operations.upgrade.falling_back import finish, go_back
 from standfast.operations.upgrade.journal import Journal, Step
-from standfast.operations.upgrade.manager import Manager, UnitState, release_of
+from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_of
 from standfast.operations.upgrade.result import GOOD, Operation, Switch
 from standfast.operations.upgrade.switching import Limits, StepFailed, Switching, reason_of, schema_now
 from standfast.release.installed import SEAL
@@ -165,6 +165,12 @@ def refuse_inactive(layout: Layout) -> None:
             )
 
     look_at(layout.database, look)
+
+
+def refuse_held(layout: Layout, state: UnitState) -> None:
+    """Raise Refused `writer_held` when the service is at rest and another process acts: a restore, mostly."""
+    if state.active in AT_REST:
+        refuse_while_held(layout)
 
 
 def schema_seen(layout: Layout) -> dict[str, int]:

@@ -41,7 +41,9 @@ def go_back(switch: Switching, failed: StepFailed) -> Switch:
         switch.withdraw()
         decision = decide(switch)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing is started any more
-        return _stay_stopped(switch, f"going back failed at back-stop: {reason_of(error)}")
+        # The unit of before is in place still, and what holds it up may be gone at the next boot.
+        because = f"going back failed at back-stop: {reason_of(error)}"
+        return _stay_stopped(switch, because, for_good=switch.journal.began("unit"))
     switch.tell(f"going back: {decision.outcome}: {decision.because}")
     if decision.outcome == "stopped":
         return _stay_stopped(switch, decision.because)
@@ -109,11 +111,12 @@ def _enter(switch: Switching, step: Step) -> None:
     switch.keeper.enter(step)
 
 
-def _stay_stopped(switch: Switching, because: str) -> Switch:
+def _stay_stopped(switch: Switching, because: str, *, for_good: bool = True) -> Switch:
     """Stopped, and so at the next boot too; what cannot be done of that is said."""
     try:
         switch.stopped()
-        switch.manager.enable(on=False)
+        if for_good:
+            switch.manager.enable(on=False)
     except Exception as error:  # noqa: BLE001 - there is nothing left to fall back to
         because += f"; and the service could not be shown to stay stopped: {reason_of(error)}"
     switch.main_pid = None

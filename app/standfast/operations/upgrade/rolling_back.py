@@ -18,6 +18,7 @@ from standfast.operations.upgrade.beginning import (
     carry_on,
     foreseen,
     refuse_absent,
+    refuse_held,
     refuse_inactive,
     refuse_other_end,
     resume,
@@ -171,6 +172,7 @@ def _begun(
             observed=f"{manager.path} names {named or 'no release'}, this is {own}",
             remedy="run the command of that release",
         )
+    refuse_held(layout, state)
     return Journal(
         operation="rollback",
         run_id=asked.run_id,

@@ -12,6 +12,7 @@ from standfast.operations.upgrade.beginning import (
     carry_on,
     foreseen,
     refuse_absent,
+    refuse_held,
     refuse_inactive,
     refuse_other_end,
     resume,
@@ -38,8 +39,8 @@ def upgrade(
 
     Raises Refused, with nothing touched: `not_a_release`, `release_elsewhere`, `upgrade_at_work`,
     `upgrade_unfinished`, `release_absent`, `unit_absent`, `unit_foreign`, `same_release`, `paused`,
-    `marker_disagrees`, `other_host`, `other_user`, `store_newer`. Everything later ends in a result that says
-    what was done.
+    `marker_disagrees`, `other_host`, `other_user`, `store_newer`, `writer_held`. Everything later ends in a
+    result that says what was done.
     """
     refuse_other_user(layout)
     new = Own(layout)
@@ -83,6 +84,7 @@ def _begun(layout: Layout, old: str, asked: Asked, *, manager: Manager, state: U
         )
     refuse_absent(layout, old)
     refuse_inactive(layout)
+    refuse_held(layout, state)
     present = manager.text()
     if present is None:
         raise Refused(
