@@ -5,7 +5,6 @@ and seal. The service is a real process. Only the user's systemd manager is a te
 (`double/systemctl`); the molecule scenarios have the real one.
 """
 
-import compileall
 import hashlib
 import json
 import os
@@ -124,13 +123,12 @@ class Host:
         package, named = PACKAGE.parent, str(PACKAGE.parent)
         if edits:
             package, named = folder / "venv/lib/app", "../../app"
-            shutil.copytree(PACKAGE, package / "standfast", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(PACKAGE, package / "standfast")
         for file, old, new in edits:
             text = (package / "standfast" / file).read_text()
             assert text.count(old) == 1, (file, old)
             (package / "standfast" / file).write_text(text.replace(old, new))
-        if edits:  # as an installation does: nothing is written below it afterwards
-            compileall.compile_dir(package, quiet=1, invalidation_mode=UNCHECKED)
+            py_compile.compile(str(package / "standfast" / file), invalidation_mode=UNCHECKED)
         [site] = (folder / "venv/lib").glob("python3*/site-packages")
         (site / "tree.pth").write_text(f"{named}\n{purelib}\n")
         (folder / "wheels").mkdir()
