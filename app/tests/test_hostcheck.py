@@ -809,7 +809,7 @@ def test_what_an_upgrade_left_is_told_and_comes_first(
         assert told(purpose, None) == ["refuse"]
     for purpose in ("status", "backup", "rehearse", "uninstall"):
         assert told(purpose, None) == ["attention"]
-    for purpose in ("upgrade", "rollback"):
+    for purpose in ("upgrade", "rollback", "configure"):
         assert told(purpose, None) == []
         assert told(purpose, "stopped") == ["attention"]
     assert told("restore", "stopped") == ["attention"]

@@ -100,8 +100,9 @@ class Step(_Part):
 class Switch(_Part):
     """What changing the code of a working service came to; the release ids stand in the receipt itself."""
 
-    outcome: Literal["upgraded", "resumed", "rolled_back", "stopped"]
-    """What runs now: the new release; an old one by a rollback of code; the old one again; nothing."""
+    outcome: Literal["upgraded", "rolled_back", "configured", "resumed", "stopped"]
+    """What works now: the new release; an old one, by a rollback of code; the new configuration; what was
+    there before, again; nothing."""
     step: Word | None = None
     """Where it failed."""
     resumed_from: Word | None = None

@@ -6,6 +6,7 @@ The tests go on from each other.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,9 +194,12 @@ def test_nobody_goes_below_the_floor_without_a_word(
     controller: Controller, host: Host, releases: Mapping[str, str]
 ) -> None:
     refused(controller, host, {"rollback_to": releases["v1"]}, "floor")
-    refused(
-        controller, host, {"rollback_to": releases["v1"], "rollback_below_floor": "0.1.1"}, "rollback_reason"
-    )
+    before = still(host)
+    half = {"rollback_to": releases["v1"], "rollback_below_floor": "0.1.1"}
+    play = controller.playbook("rollback", extra_vars=half)
+    assert play.rc != 0
+    assert "only one of rollback_below_floor and rollback_reason is given" in words(play)
+    assert still(host) == before
 
 
 def test_who_names_the_floor_and_a_reason_may_and_both_are_on_record(
@@ -245,6 +249,40 @@ def test_what_may_not_be_gone_back_to_is_listed_with_its_reason_and_refused(
     refused(controller, host, {"rollback_to": "9.9.9-00000000-00000000"}, "9.9.9-00000000-00000000")
 
 
+def test_a_new_configuration_goes_through_the_same_gate(
+    controller: Controller, host: Host, releases: Mapping[str, str]
+) -> None:
+    """One that is no configuration touches nothing; a good one costs one start; again it costs nothing."""
+    shop = controller.folder / "shop.toml"
+    present = host.run(["cat", "/srv/lucy/state/shop.toml"]).stdout
+    points = re.findall(r"^reorder_point = (\d+)$", present, re.MULTILINE)
+    named = {"state_shop_file": str(shop)}
+
+    shop.write_text(present.replace(f"reorder_point = {points[0]}", 'reorder_point = "eight"', 1))
+    before = still(host)
+    play = controller.playbook("configure", extra_vars=named)
+    assert play.rc != 0
+    assert "Refused: " in words(play)
+    assert {line for line in still(host) ^ before if not line.startswith("/srv/lucy/receipts")} == set()
+    assert last(host)["verdict"] == "refused"
+
+    shop.write_text(
+        present.replace(f"reorder_point = {points[0]}", f"reorder_point = {int(points[0]) + 1}", 1)
+    )
+    pid = running(host).main_pid
+    good(controller.playbook("configure", extra_vars=named))
+    assert running(host).main_pid != pid
+    assert host.run(["cat", "/srv/lucy/state/shop.toml"]).stdout == shop.read_text()
+    receipt = last(host)
+    assert (receipt["operation"], receipt["verdict"]) == ("configure", "done")
+    assert receipt["switch"]["outcome"] == "configured"
+    assert receipt["release_after"] == releases["v3"]
+
+    before = still(host)
+    good(controller.playbook("configure", "--diff", extra_vars=named), changed=0)
+    assert still(host) == before
+
+
 def test_nothing_was_lost_and_nothing_doubled(host: Host, operator: Operator) -> None:
     """Over six switches of the code, with an operator who never stopped."""
     works = operator.end()
@@ -252,13 +290,6 @@ def test_nothing_was_lost_and_nothing_doubled(host: Host, operator: Operator) ->
     finished_once(host, works)
     kept = host.cli("receipt", "verify")
     assert kept["verified"] is True
-    done = [(one["operation"], one["verdict"]) for one in receipts(host).values() if one["verdict"] == "done"]
-    assert done == [
-        ("install", "done"),
-        ("upgrade", "done"),
-        ("rollback", "done"),
-        ("upgrade", "done"),
-        ("rollback", "done"),
-        ("upgrade", "done"),
-        ("upgrade", "done"),
-    ]
+    done = [one["operation"] for one in receipts(host).values() if one["verdict"] == "done"]
+    moves = ["upgrade", "rollback", "upgrade", "rollback", "upgrade", "upgrade"]
+    assert [one for one in done if one != "configure"] == ["install", *moves]

@@ -111,7 +111,8 @@ RECEIPTS_READ = 100
 DEPLOYMENTS = {"install", "upgrade", "rollback", "uninstall"}
 STAGINGS = {"install", "upgrade"}  # what puts a release on the host
 # What needs an installed instance.
-OPERATIONS = {"upgrade", "rollback", "backup", "restore", "recover", "rehearse"}
+OPERATIONS = {"upgrade", "rollback", "configure", "backup", "restore", "recover", "rehearse"}
+SWITCHES = {"upgrade", "rollback", "configure"}  # what goes on where an earlier one was cut short
 HISTORY_KEPT = 50  # verdicts in root's record
 LONGEST_WHY = 500
 # PEP 440 without the epoch and the hyphens, which no release's version may hold.
@@ -1315,7 +1316,7 @@ def check_upgrade(checks: Checks, request: Json, found: Json) -> None:
     """A switch of the code that was cut short comes to its end first; one that ended stopped is told."""
     journal, page = found["upgrade"] or {}, "runbooks/upgrade-stopped-half-way.md"
     way = f"{journal.get('from')} -> {journal.get('to')}"
-    if journal and journal["outcome"] is None and request["purpose"] not in {"upgrade", "rollback"}:
+    if journal and journal["outcome"] is None and request["purpose"] not in SWITCHES:
         checks.add(
             "upgrade",
             "refuse" if request["purpose"] in {"install", "restore", "recover"} else "attention",
