@@ -109,7 +109,7 @@ def freeze(controller: Controller) -> Callable[[Host, str, dict[str, Any]], Froz
 
     def frozen(host: Host, step: str, variables: dict[str, Any]) -> Frozen:
         kill = threading.Event()
-        hand = pool.submit(host.run, ["python3", "-c", HAND, step, "240"], check=False, timeout=260)
+        hand = pool.submit(host.run, ["python3", "-c", HAND, step, "420"], check=False, timeout=440)
         play = pool.submit(
             controller.playbook, "upgrade", inventory=host.name, extra_vars=variables, kill_on=kill
         )
