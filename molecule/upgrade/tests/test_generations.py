@@ -245,7 +245,7 @@ def test_what_may_not_be_gone_back_to_is_listed_with_its_reason_and_refused(
     assert listed[releases["v2"]]["may_roll_back"] is False
     assert listed[releases["v2"]]["understands_store"] is False
     assert listed[releases["v2"]]["verdict"] == "good"
-    refused(controller, host, {}, "schema")
+    refused(controller, host, {}, "may not be gone back to", "it understands")
     refused(controller, host, {"rollback_to": "9.9.9-00000000-00000000"}, "9.9.9-00000000-00000000")
 
 
