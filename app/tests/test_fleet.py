@@ -3,6 +3,7 @@
 The plays are small, and use the shared first and last tasks of the playbooks; their hosts are this machine.
 """
 
+import base64
 import importlib.util
 import json
 import os
@@ -12,32 +13,38 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleFilterError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TASKS = CHECKOUT / "playbooks/tasks"
-PLUGINS = CHECKOUT / "playbooks/callback_plugins"
+PLAYBOOKS = CHECKOUT / "playbooks"
 HOSTS = ["one", "two", "three", "four", "five"]
 HIDDEN = "its words are hidden, because it handles credentials"
 SECRET = "a-credential-0123456789"
-DEFAULT = "{{ standfast_serial | default([1, '25%', '100%']) }}"
+DEFAULT = "{{ standfast_serial | default([1, '25%', '100%']) | batches }}"
 
 
-@pytest.fixture(scope="module")
-def fleet() -> ModuleType:
-    """The plug-in as a module, for its plain functions."""
-    spec = importlib.util.spec_from_file_location("fleet_under_test", PLUGINS / "fleet.py")
+def loaded(path: str) -> ModuleType:
+    """A plug-in as a module, for its plain functions."""
+    spec = importlib.util.spec_from_file_location(f"{Path(path).stem}_under_test", CHECKOUT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def fleet() -> ModuleType:
+    return loaded("playbooks/callback_plugins/fleet.py")
 
 
 class Fleet:
@@ -88,7 +95,8 @@ class Fleet:
         return os.environ | {
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_ROLES_PATH": str(CHECKOUT / "roles"),
-            "ANSIBLE_CALLBACK_PLUGINS": str(PLUGINS),
+            "ANSIBLE_CALLBACK_PLUGINS": str(PLAYBOOKS / "callback_plugins"),
+            "ANSIBLE_FILTER_PLUGINS": str(PLAYBOOKS / "filter_plugins"),
             "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
             "HIDDEN": SECRET,
         }
@@ -142,7 +150,8 @@ def test_a_bad_canary_stops_the_roll_and_one_summary_names_the_hosts_not_attempt
     assert "refused        there is no room. To do: make some" in rows["one"]
     assert all(" not attempted " in rows[name] for name in HOSTS[1:])
     assert "upgrade: 5 hosts, 1 refused, 4 not attempted." in said
-    assert "--limit 'one,two,three,four,five'" in said
+    assert "--limit @receipts/rest-of-upgrade" in said
+    assert (five.receipts / "rest-of-upgrade").read_text().split() == HOSTS
     (receipt,) = five.kept()
     assert (receipt["verdict"], receipt["target"], receipt["continues"]) == ("stopped", "0.2.0-bbbb", None)
     assert receipt["counts"] == {"refused": 1, "not attempted": 4}
@@ -152,7 +161,8 @@ def test_a_bad_canary_stops_the_roll_and_one_summary_names_the_hosts_not_attempt
 def test_the_rest_continues_the_roll_and_the_last_one_of_it_too(five: Fleet) -> None:
     five.run([refuse("three"), CHANGE], rc=2)
     assert list(five.outcomes().values()) == ["done", "done", "refused", "done", "done"]
-    said = five.run([CHANGE], "--limit", "three", rc=0)
+    said = five.run([CHANGE], "--limit", "@receipts/rest-of-upgrade", rc=0)
+    assert not (five.receipts / "rest-of-upgrade").exists()
     first = min(five.receipts.glob("fleet-*.json"))
     assert f"Continues {first.name}." in said
     assert table_of(said)["one"].split()[4:6] == ["done", "earlier"]
@@ -167,8 +177,9 @@ def test_the_rest_continues_the_roll_and_the_last_one_of_it_too(five: Fleet) -> 
 
 def test_a_host_that_is_lost_in_the_middle_stops_the_roll(five: Fleet) -> None:
     five.inventory["two"] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": "1"}
-    said = five.run([REACH, CHANGE], rc=4)
-    assert list(five.outcomes().values()) == ["done", "unreachable", *["not attempted"] * 3]
+    said = five.run([REACH, CHANGE], rc=4, serial=[1, 2])
+    # Its batch mate is brought to its end; the batch after them is not begun.
+    assert list(five.outcomes().values()) == ["done", "unreachable", "done", *["not attempted"] * 2]
     assert "unreachable" in table_of(said)["two"]
 
 
@@ -190,6 +201,7 @@ def test_a_dry_run_shows_the_table_and_keeps_nothing(five: Fleet) -> None:
     said = five.run([refuse("two")], "--check", rc=2)
     assert "check mode: nothing was changed" in said
     assert "refused" in table_of(said)["two"]
+    assert "--limit 'two,three,four,five'" in said
     assert not five.receipts.exists()
 
 
@@ -220,6 +232,76 @@ def test_an_interrupted_run_still_tells_what_became_of_each_host(five: Fleet) ->
     assert "interrupted while at work" in table_of(rest)["two"]
 
 
+ROW = {
+    "instance": "lucy-agent",
+    "release": "0.1.0-aaaaaaaa-cccccccc",
+    "schema": {"work": 3, "orders": 2},
+    "schema_due": 0,
+    "paused": False,
+    "oldest_work": 4.2,
+    "uncertain_orders": 0,
+    "uncertain_reports": 0,
+    "backup_age": 7_200.0,
+    "rehearsal_age": None,
+    "canary_age": 600.0,
+    "restarts": 0,
+}
+
+
+def well(**changes: Any) -> dict[str, Any]:
+    return {"row": ROW | changes, "report": ["instance  lucy-agent"], "attention": []}
+
+
+def test_the_table_of_status_has_every_host_and_what_asks_for_a_person_below_it(fleet: ModuleType) -> None:
+    newer = well(release="0.2.0-bbbbbbbb-cccccccc", schema={"work": 4, "orders": 2}, schema_due=1)
+    newer["attention"] = ["ATTENTION health: paused: since T. To do: recover"]
+    answers = {"one": well(), "two": newer, "three": fleet.lost_answer("no route\n to it")}
+    lines = fleet.told_status(answers)
+    assert lines[1].split() == list(fleet.STATUS_COLUMNS)
+    assert lines[2].split() == [
+        *("one", "lucy-agent", "0.1.0-aaaaaaaa", "5", "no", "4s", "no", "2h", "-", "10m", "0", "-")
+    ]
+    assert lines[3].split()[2:4] == ["0.2.0-bbbbbbbb", "6+1"]
+    assert lines[4].split()[:3] == ["three", "UNREACHABLE", "-"]
+    assert "Mixed releases: 0.1.0-aaaaaaaa-cccccccc on 1, 0.2.0-bbbbbbbb-cccccccc on 1." in lines
+    below = lines[5:]
+    assert "  ATTENTION health: paused: since T. To do: recover" in below
+    assert "  ATTENTION unreachable: no route to it" in below
+    assert "one:" not in below  # nothing to say of it
+    assert lines[-1] == "status: 3 hosts, 2 need attention."
+    content = fleet.status_content(answers, 0)
+    assert (content["ok"], content["at"]) == (False, "1970-01-01T00:00:00Z")
+    assert [one["reachable"] for one in content["hosts"]] == [True, True, False]
+    assert content["hosts"][1]["attention"] == ["health: paused: since T. To do: recover"]
+
+
+def test_a_single_host_has_room_for_its_whole_report_and_twenty_fit_one_screen(fleet: ModuleType) -> None:
+    assert "  instance  lucy-agent" in fleet.told_status({"one": well()})
+    many = fleet.told_status({f"agent-{number}.example.org": well() for number in range(20)})
+    assert len(many) <= 25
+    assert max(map(len, many)) <= 132
+
+
+def test_an_answer_is_the_last_object_and_a_host_without_one_is_told_by_its_words(fleet: ModuleType) -> None:
+    answer = fleet.answer_of({"stdout": 'a banner\r\n{"row": {}, "report": [], "attention": []}\r\n'})
+    assert answer["attention"] == []
+    broken = fleet.answer_of({"stdout": "Refused: python: no Python 3\r\n", "rc": 3})
+    assert broken["attention"] == ["ATTENTION status: Refused: python: no Python 3"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(None, "-"), (0.4, "0s"), (59.0, "59s"), (61.0, "1m"), (7_200.0, "2h"), (172_900.0, "2d")],
+)
+def test_ages(fleet: ModuleType, seconds: float | None, told: str) -> None:
+    assert fleet.age(seconds) == told
+
+
+def test_releases_are_cut_short_where_that_still_tells_them_apart(fleet: ModuleType) -> None:
+    ids = ["0.1.0-aa-cc", "0.1.0-aa-dd", "0.2.0-bb-cc"]
+    assert fleet.short_releases(ids) == {ids[0]: ids[0], ids[1]: ids[1], ids[2]: "0.2.0-bb"}
+
+
 @pytest.mark.parametrize(
     ("hosts", "serial", "sizes"),
     [
@@ -234,6 +316,34 @@ def test_the_batches_that_are_announced(
     fleet: ModuleType, hosts: int, serial: list[Any], sizes: list[int]
 ) -> None:
     assert fleet.batches_of(hosts, serial) == sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        (1, [1]),
+        ("2", [2]),
+        ("50%", ["50%"]),
+        ([1, "25%", "100%"], [1, "25%", "100%"]),
+        ('[1, "25%"]', [1, "25%"]),  # -e standfast_serial='[1, "25%"]' is a text
+    ],
+)
+def test_what_an_operator_gives_as_batches(given: object, sizes: list[int | str]) -> None:
+    assert loaded("playbooks/filter_plugins/batches.py").batches(given) == sizes
+
+
+@pytest.mark.parametrize("given", ["", "abc", "1,2", "[1,", [], 0, "0%", "101%", -1, True, None, [1, None]])
+def test_batches_that_are_none_are_refused_by_their_variable(given: object) -> None:
+    with pytest.raises(AnsibleFilterError, match=r"Refused: standfast_serial is .* no host was asked"):
+        loaded("playbooks/filter_plugins/batches.py").batches(given)
+
+
+def test_what_a_host_is_sent_is_the_text_again_and_needs_no_quotes() -> None:
+    text = (CHECKOUT / "roles/host/files/hostcheck.py").read_text()
+    packed = loaded("roles/host/filter_plugins/packed.py").packed(text)
+    assert zlib.decompress(base64.b64decode(packed)).decode() == text
+    assert re.fullmatch("[A-Za-z0-9+/=]+", packed)
+    assert len(packed) < 64_000  # one argument of a shell may be 128 KiB long, and sudo quotes it
 
 
 def test_a_reason_is_one_line_with_an_end(fleet: ModuleType) -> None:
@@ -285,6 +395,7 @@ def test_every_playbook_over_several_hosts_begins_with_the_gate() -> None:
         if "serial" in play:
             assert play["tasks"][0]["ansible.builtin.import_tasks"] == "tasks/begin.yml", path.name
             assert play["vars"]["receipt_operation"], path.name
+            assert play["serial"] in {1, DEFAULT}, path.name
             assert "any_errors_fatal" not in path.read_text()
         else:
             assert re.search("status|preflight", path.name), path.name

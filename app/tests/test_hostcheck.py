@@ -22,6 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from standfast.operations.attention import RULES
+
 SCRIPT = Path(__file__).resolve().parents[2] / "roles/host/files/hostcheck.py"
 USER = pwd.getpwuid(os.getuid()).pw_name
 LOADER = "import sys; text, _, REQUEST = sys.stdin.buffer.read().rpartition(b'\\n'); exec(text)"
@@ -1074,12 +1076,12 @@ def test_a_status_says_what_is_there_and_what_asks_for_a_person(
     assert hostcheck.status_attention(request_for, found, (0, HEALTHY, "")) == []
     told = hostcheck.status_report(request_for, found, 0, HEALTHY)
     assert [line.split()[0] for line in told] == [
-        *("instance", "release", "unit", "health", "backup", "rehearsal", "receipt")
+        *("instance", "release", "unit", "health", "backup", "rehearsal", "deployed", "receipts")
     ]
     assert "health    nothing needs attention" in told
     assert "backup    b/2 of T, 2.0 h old, verified" in told
     assert "rehearsal FAILED, 1.0 h old: b/1" in told
-    assert "receipt   3 install done T, pending 1" in told
+    assert told[-2:] == ["deployed  3 install done T", "receipts  1 pending"]
     paused = hostcheck.status_report(request_for, found, 4, {"paused": True, "reason": "restored"})
     assert "health    attention, PAUSED: restored" in paused
 
@@ -1110,13 +1112,40 @@ def test_a_status_names_what_to_do(
     assert line.startswith(said)
 
 
+def test_a_status_has_the_facts_of_a_line_in_a_table(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 90))
+    release = request_for["release"]
+    judged = [{"release": name, "verdict": "good", "at": at} for name in (release, "older")]
+    found = installed(request_for, record={"history": judged}, upgrade=None)
+    health = {
+        "paused": False,
+        "schema_versions": {"work": 3, "orders": 2},
+        "understood_versions": {"work": 5, "orders": 2, "usage": 1},
+        "oldest_ready_seconds": None,
+        "oldest_running_seconds": 7.0,
+        "last_backup": {"age_seconds": 60.0},
+        "last_rehearsal": None,
+    }
+    row = hostcheck.status_row(request_for, found, health)
+    assert (row["release"], row["running"], row["schema_due"]) == (release, release, 3)
+    assert (row["oldest_work"], row["backup_age"], row["rehearsal_age"]) == (7.0, 60.0, None)
+    assert 89 < row["canary_age"] < 95
+    assert hostcheck.status_row(request_for, found, {})["schema"] is None
+
+
+def test_what_stops_a_roll_are_rules_of_health(hostcheck: ModuleType) -> None:
+    assert {rule.__name__ for rule in RULES} >= hostcheck.UNWELL
+
+
 def test_a_status_of_a_bare_host_asks_nobody(request_for: dict[str, Any]) -> None:
     _, answer = ask("status", request_for | {"purpose": "status"})
     assert "ATTENTION release: nothing is installed. To do: playbooks/install.yml" in answer["attention"]
     assert answer["report"][0].startswith("instance  test-agent")
     request_for["inputs"]["instance_root"] = ["path", "here"]
     code, answer = ask("status", request_for)
-    assert (code, answer["report"]) == (3, [])
+    assert (code, answer["report"], answer["row"]) == (4, [], {"instance": "test-agent"})
     assert answer["attention"][0].startswith("ATTENTION input: instance_root")
 
 
@@ -1224,3 +1253,55 @@ def test_what_is_set_out_is_read_as_the_service_user(request_for: dict[str, Any]
         code, answer = ask("stage", request_for | request)
     assert code == 3
     assert "Permission denied" in answer["refused"]["observed"]
+
+
+STEADY = {"active_state": "active", "sub_state": "running", "main_pid": 7, "n_restarts": 2, "exit_code": 0}
+
+
+@pytest.mark.parametrize(
+    ("now", "pid", "trouble"),
+    [
+        ({}, 7, None),
+        ({"active_state": "failed", "sub_state": "failed", "exit_code": 1}, 7, "the service is failed"),
+        ({"active_state": "activating", "sub_state": "auto-restart"}, 7, "is activating (auto-restart"),
+        ({"main_pid": 8, "n_restarts": 3}, 7, "process 8 in the place of 7, 3 restarts"),
+        ({}, 6, "process 7 in the place of 6"),  # since the canary's process, not only since the first look
+    ],
+)
+def test_a_watched_service_that_is_not_what_it_was_is_trouble(
+    hostcheck: ModuleType, now: dict[str, Any], pid: int, trouble: str | None
+) -> None:
+    seen = hostcheck.unsteady(STEADY, STEADY | now, pid)
+    assert (seen is None) if trouble is None else trouble in seen
+
+
+def test_a_watch_ends_at_the_first_trouble_and_else_asks_for_health(
+    hostcheck: ModuleType, request_for: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [STEADY, STEADY, STEADY | {"active_state": "failed"}]
+    monkeypatch.setattr(hostcheck, "WATCH_EVERY", 0.01)
+    monkeypatch.setattr(hostcheck, "service_facts", lambda *_: seen.pop(0))
+    asked: list[str] = []
+
+    def held(*_: object) -> tuple[int, dict[str, Any], str]:
+        asked.append("health")
+        return 4, HELD, ""
+
+    monkeypatch.setattr(hostcheck, "ask_health", held)
+    assert hostcheck.watch(request_for | {"seconds": 60}) == (
+        {"changed": False, "trouble": "the service is failed (running, exit 0)"},
+        4,
+    )
+    assert (seen, asked) == ([], [])
+    seen.extend([STEADY] * 2)
+    answer, code = hostcheck.watch(request_for | {"seconds": 0, "pid": 7})
+    assert (answer["trouble"], code) == ("health: ready_old: 901 s", 4)
+
+
+HELD = {"attention": [{"rule": "backup_old"}, {"rule": "ready_old", "observed": "901 s"}]}
+
+
+def test_a_health_that_only_waits_for_a_person_does_not_stop_a_roll(hostcheck: ModuleType) -> None:
+    assert hostcheck.unwell((4, {"attention": [{"rule": "backup_old"}]}, "")) is None
+    assert hostcheck.unwell((0, {}, "")) is None
+    assert hostcheck.unwell((3, {}, "store_absent")) == "health: store_absent"

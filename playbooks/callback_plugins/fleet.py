@@ -10,8 +10,8 @@ whatever the end was:
     unreachable        it was lost on the way; the host's own journal and the next run know what became of it
     not attempted      the roll had stopped before it
 
-A fleet is a run for several hosts, or for the rest of one (`--limit`): that run names the receipt it goes on
-from, and shows what was done before it, too. Check mode leaves no receipt.
+A fleet is a run for several hosts, or for the rest of one (`--limit @receipts/rest-of-...`): that run names
+the receipt it goes on from, and shows what was done before it, too. Check mode and a look leave no receipt.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ WELL = ("done", "unchanged")
 OUTCOMES = (*WELL, "failed", "refused", "unreachable", "not attempted")
 SHORT, LONG = 72, 400
 """Characters of a reason in the table, and in the receipt."""
+STATUS_REGISTER = "__host_status"
+"""Where roles/host/tasks/status.yml registers a host's answer."""
 FACTS = ("before", "after", "target", "stopped_at", "silence_seconds", "run_id")
 
 
@@ -221,17 +223,30 @@ def told_rows(rows: Iterable[Json]) -> list[str]:
     )
 
 
-def told_end(operation: str, rows: list[Json], *, check: bool) -> list[str]:
+def told_end(operation: str, rows: list[Json], *, check: bool, limit: str) -> list[str]:
     """How many hosts came to which end, and how to go on with the rest."""
     counts = Counter(row["outcome"] for row in rows)
     told = ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
     lines = [
         f"{operation}: {len(rows)} hosts, {told}{' (check mode: nothing was changed)' if check else ''}."
     ]
-    rest = [row["host"] for row in rows if row["outcome"] not in WELL]
-    if rest:
-        lines.append(f"To go on, once the cause is gone: the same command with --limit '{','.join(rest)}'")
+    if rest_of(rows):
+        lines.append(f"To go on, once the cause is gone: the same command with --limit {limit}")
     return lines
+
+
+def rest_of(rows: Iterable[Json]) -> list[str]:
+    """The hosts that a roll still has before it."""
+    return [row["host"] for row in rows if row["outcome"] not in WELL]
+
+
+def keep_rest(path: Path, rows: list[Json]) -> None:
+    """A file for `--limit @FILE`; it goes once every host that it names is done."""
+    rest = rest_of(rows)
+    if rest:
+        write_private(path, "".join(f"{host}\n" for host in rest))
+    elif path.exists() and set(path.read_text().split()) <= {row["host"] for row in rows}:
+        path.unlink()
 
 
 def batches_of(hosts: int, serial: Sequence[Any]) -> list[int]:
@@ -242,6 +257,116 @@ def batches_of(hosts: int, serial: Sequence[Any]) -> list[int]:
         left = hosts - sum(sizes)
         sizes.append(min(wanted, left) if wanted > 0 else left)
     return sizes
+
+
+# --- the table of status: plain functions ----------------------------------------------------------------
+
+STATUS_COLUMNS = (
+    "HOST",
+    "INSTANCE",
+    "RELEASE",
+    "SCHEMA",
+    "PAUSED",
+    "OLDEST",
+    "UNCERTAIN",
+    "BACKUP",
+    "REHEARSAL",
+    "CANARY",
+    "RESTARTS",
+    "ATTENTION",
+)
+
+
+def answer_of(result: Json) -> Json:
+    """What a host answered: its last line that is a JSON object; a host without one is told by its words."""
+    lines = str(result.get("stdout") or "").splitlines()
+    for line in reversed(lines):
+        if line.startswith("{"):
+            answer: Json = json.loads(line)
+            return answer
+    words = clean("; ".join(lines) or result.get("msg") or "no answer", LONG)
+    return {"row": {}, "report": [], "attention": [f"ATTENTION status: {words}"]}
+
+
+def lost_answer(reason: str) -> Json:
+    """What stands for a host that could not be reached."""
+    words = f"ATTENTION unreachable: {clean(reason, LONG)}"
+    return {"row": {}, "report": [], "attention": [words], "unreachable": True}
+
+
+def age(seconds: float | None) -> str:
+    """In the unit that says enough: 59s, 59m, 47h, 9d."""
+    if seconds is None:
+        return "-"
+    for limit, size, unit in ((60, 1, "s"), (3_600, 60, "m"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds / 86_400:.0f}d"
+
+
+def short_releases(releases: Iterable[str]) -> dict[str, str]:
+    """Each release id without its last part, where that still tells it from the others."""
+    ids = set(releases)
+    cut = {release: release.rpartition("-")[0] or release for release in ids}
+    seen = Counter(cut.values())
+    return {release: short if seen[short] == 1 else release for release, short in cut.items()}
+
+
+def status_cells(host: str, answer: Json, short: dict[str, str]) -> list[str]:
+    """One line of the table; `-` is not known, or none."""
+    row = answer["row"]
+    if answer.get("unreachable"):
+        return [host, "UNREACHABLE", *["-"] * (len(STATUS_COLUMNS) - 3), str(len(answer["attention"]))]
+    schema, due = row.get("schema"), row.get("schema_due")
+    # The number of migrations that made the store, and how many more the release would run.
+    migrations = "-" if schema is None else str(sum(schema.values())) + (f"+{due}" if due else "")
+    unsure = [row.get("uncertain_orders"), row.get("uncertain_reports")]
+    paused = {True: "PAUSED", False: "no"}.get(row.get("paused"), "-")
+    return [
+        host,
+        row.get("instance") or "-",
+        short.get(row.get("release") or "", "-"),
+        migrations,
+        paused,
+        age(row.get("oldest_work")),
+        "-" if None in unsure else "no" if unsure == [0, 0] else f"{unsure[0]}o {unsure[1]}r",
+        age(row.get("backup_age")),
+        age(row.get("rehearsal_age")),
+        age(row.get("canary_age")),
+        "-" if row.get("restarts") is None else str(row["restarts"]),
+        str(len(answer["attention"]) or "-"),
+    ]
+
+
+def told_status(answers: dict[str, Json]) -> list[str]:
+    """The table of all hosts; below it what differs between them, and what asks for a person."""
+    releases = [str(answer["row"]["release"]) for answer in answers.values() if answer["row"].get("release")]
+    short = short_releases(releases)
+    lines = ["", *table(STATUS_COLUMNS, (status_cells(host, one, short) for host, one in answers.items()))]
+    if len(set(releases)) > 1:
+        mixed = ", ".join(f"{release} on {number}" for release, number in Counter(releases).most_common())
+        lines += ["", f"Mixed releases: {mixed}."]
+    for host, answer in answers.items():
+        # The whole report where there is room for it: for a single host.
+        told = [*(answer["report"] if len(answers) == 1 else []), *answer["attention"]]
+        lines += ["", f"{host}:", *(f"  {line}" for line in told)] if told else []
+    asking = sum(bool(answer["attention"]) for answer in answers.values())
+    verdict = f"{asking} need attention" if asking else "nothing needs attention"
+    return [*lines, "", f"status: {len(answers)} hosts, {verdict}."]
+
+
+def status_content(answers: dict[str, Json], now: float) -> Json:
+    """The same for a machine."""
+    hosts = [
+        {
+            "host": host,
+            **answer["row"],
+            "reachable": not answer.get("unreachable", False),
+            "attention": [line.removeprefix("ATTENTION ") for line in answer["attention"]],
+        }
+        for host, answer in answers.items()
+    ]
+    return {"format": 1, "at": rfc3339(now), "ok": not any(one["attention"] for one in hosts), "hosts": hosts}
 
 
 # --- what Ansible calls ------------------------------------------------------------------------------------
@@ -261,6 +386,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         self.hosts: list[str] = []
         self.play = ""
         self.failures: dict[str, str] = {}
+        self.looking = False
+        self.answers: dict[str, Json] = {}
+        self.status_json = ""
         self.process = os.getpid()
         # After Ctrl-C Ansible tells nobody how the run ended.
         atexit.register(self.interrupted)
@@ -270,15 +398,24 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         if play.get_name() == self.play:
             return
         self.play = play.get_name()
-        self.hosts = list(play.get_variable_manager().get_vars(play=play)["ansible_play_hosts_all"])
+        variables = play.get_variable_manager().get_vars(play=play)
+        self.hosts = list(variables["ansible_play_hosts_all"])
+        self.status_json = str(variables.get("status_json") or "")
         if play.serial and len(self.hosts) > 1:
             sizes = ", ".join(map(str, batches_of(len(self.hosts), play.serial)))
             self._display.display(
                 f"FLEET: {len(self.hosts)} hosts in batches of {sizes}; {self.hosts[0]} comes first."
             )
 
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
+        """Even if no host answers, the table of status has them."""
+        self.looking = self.looking or task.register == STATUS_REGISTER
+
     def v2_runner_on_ok(self, result: Any) -> None:
         """A host's play has published something of it."""
+        if result.task.register == STATUS_REGISTER:
+            self.answers[result.host.get_name()] = answer_of(result.result)
+            return
         data = (result.result.get("ansible_stats") or {}).get("data") or {}
         told = data.get("standfast")
         if not told or not told.get("operation"):
@@ -288,17 +425,19 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         )
         name = result.host.get_name()
         # What was known before stays known: a failure may know less than the step before it.
-        known = {key: value for key, value in roll.told.get(name, {}).items() if value}
-        roll.told[name] = {**known, **{key: value for key, value in told.items() if value not in (None, "")}}
+        roll.told.setdefault(name, {}).update({key: value for key, value in told.items() if value != ""})
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """It may be rescued: what counts is said at the end."""
+        if result.task.register == STATUS_REGISTER:
+            self.answers[result.host.get_name()] = answer_of(result.result)
         if not ignore_errors:
             self.failures[result.host.get_name()] = result.task.get_name()
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """A lost host publishes nothing any more."""
         reason = str(result.result.get("msg") or "unreachable")
+        self.answers[result.host.get_name()] = lost_answer(reason)
         for roll in self.rolls.values():
             roll.lost[result.host.get_name()] = reason
 
@@ -309,6 +448,21 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
             roll.lost = {host: roll.lost.get(host, "unreachable") for host in stats.dark}
             self.tell(roll, set(stats.changed), interrupted=False)
         self.rolls = {}
+        if self.looking:
+            self.tell_status()
+
+    def tell_status(self) -> None:
+        """Print the table, and write it for a machine when asked."""
+        answers = {host: self.answers.get(host) or lost_answer("it gave no answer") for host in self.hosts}
+        lines = told_status(answers)
+        if self.status_json:
+            content = status_content(answers, datetime.now(UTC).timestamp())
+            try:
+                write_private(Path(self.status_json), json.dumps(content, indent=2) + "\n")
+            except OSError as error:
+                lines.append(f"ATTENTION: {self.status_json} could not be written: {error}")
+        for line in lines:
+            self._display.display(line)
 
     def interrupted(self) -> None:
         """Whatever was not told is told when the process ends; never in a worker."""
@@ -322,15 +476,18 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         check = any(told.get("check") for told in roll.told.values())
         folder = Path(next(told["receipts"] for told in roll.told.values()))
         rows = rows_of(roll, changed, interrupted=interrupted)
-        earlier = None if check else continued(folder, roll.operation, rows)
+        keep = not check and all(told.get("kept", True) for told in roll.told.values())
+        earlier = continued(folder, roll.operation, rows) if keep else None
         if earlier is not None:
             rows = with_earlier(rows, *earlier)
-        if len(rows) < 2:
+        if len(rows) == 1:
             return
-        lines = ["", *told_rows(rows), "", *told_end(roll.operation, rows, check=check)]
+        rest = folder / f"rest-of-{roll.operation}"
+        limit = f"@{os.path.relpath(rest)}" if keep else f"'{','.join(rest_of(rows))}'"
+        lines = ["", *told_rows(rows), "", *told_end(roll.operation, rows, check=check, limit=limit)]
         if earlier is not None:
             lines.append(f"Continues {earlier[0]}.")
-        if not check:
+        if keep:
             lines.append(self.kept(roll, rows, folder, earlier, interrupted=interrupted))
         for line in lines:
             self._display.display(line)
@@ -360,6 +517,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         receipt = receipt_of(roll, rows, run, interrupted=interrupted)
         try:
             write_private(path, json.dumps(receipt, indent=2) + "\n")
+            keep_rest(folder / f"rest-of-{roll.operation}", rows)
         except OSError as error:
             return f"ATTENTION: the fleet receipt could not be kept: {error}"
         return f"Receipt: {os.path.relpath(path)}"

@@ -9,10 +9,12 @@ answer is one JSON object on stdout:
 
     preflight          every check as {name, outcome: pass|attention|refuse, observed, remedy},
                        and the survey; changes nothing; exit 0 pass, 4 attention, 3 refuse
-    status             the same, and what the installed release's health says, as lines for a person:
-                       "report" and "attention"
+    status             {"row": facts for a table of many hosts, "report" and "attention": lines for a person},
+                       with what the installed release's health says; exit 0, or 4 with attention
     survey             what is there now, without a judgement; changes nothing
     service            the unit's facts; {"wait": s, "until": "active"|"inactive", "not_pid": n} waits
+    watch              {"seconds": s, "pid": n}: whether the service goes on with that process, without a
+                       restart, and is well at the end: "trouble" says what is wrong, exit 4
     lock acquire|renew|release|show
                        one deploy lock per host, changed only under flock of a guard file; its expiry counts
                        on CLOCK_BOOTTIME, so that a stepped clock neither frees nor prolongs it; acquire also
@@ -35,6 +37,7 @@ A refusal is {"changed": false, "refused": {code, reason, observed, remedy}} wit
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import errno
 import fcntl
@@ -134,6 +137,17 @@ named = store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchon
 print(json.dumps(dict(store.execute("SELECT component, version FROM meta")) if named else {}))
 """
 HEALTH_SECONDS = 60
+WATCH_EVERY = 2.0
+# The rules of health by which a service does not do its work.
+UNWELL = {
+    "paused",
+    "marker_disagrees",
+    "other_host",
+    "store_newer",
+    "service_down",
+    "ready_old",
+    "running_old",
+}
 EXIT_REFUSED, EXIT_ATTENTION, EXIT_USAGE = 3, 4, 2
 
 
@@ -1425,7 +1439,8 @@ def status_report(request: Json, found: Json, code: int, health: Json) -> list[s
         ),
         f"health    {judged}{', PAUSED: ' + str(health.get('reason')) if health.get('paused') else ''}",
         *told_backup(health),
-        f"receipt   {receipt}, pending {found['receipts']['pending']}",
+        f"deployed  {receipt}",
+        f"receipts  {found['receipts']['pending']} pending",
     ]
 
 
@@ -1448,19 +1463,59 @@ def status_attention(request: Json, found: Json, asked: tuple[int, Json, str]) -
     return lines
 
 
+def status_row(request: Json, found: Json, health: Json) -> Json:
+    """What one line of a table over many hosts says; null is not known. Ages are seconds."""
+    now, versions = found["service"] or {}, health.get("schema_versions")
+    proofs = [
+        entry
+        for entry in found["record"]["history"]
+        if entry.get("release") == found["current"] and entry.get("verdict") == "good"
+    ]
+    waiting = [health.get(name) for name in ("oldest_ready_seconds", "oldest_running_seconds")]
+    understood = health.get("understood_versions") or {}
+    return {
+        "instance": request["instance"],
+        "release": found["current"],
+        "running": now.get("release"),
+        "active_state": now.get("active_state"),
+        "schema": versions,
+        "schema_due": sum(
+            max(0, version - (versions or {}).get(name, 0)) for name, version in understood.items()
+        ),
+        "paused": health.get("paused"),
+        "oldest_work": max((age for age in waiting if age is not None), default=None),
+        "uncertain_orders": health.get("uncertain_orders"),
+        "uncertain_reports": health.get("uncertain_reports"),
+        "backup_age": (health.get("last_backup") or {}).get("age_seconds"),
+        "rehearsal_age": (health.get("last_rehearsal") or {}).get("age_seconds"),
+        "canary_age": age_of(proofs[-1].get("at")) if proofs else None,
+        "restarts": now.get("n_restarts"),
+        "upgrade": found["upgrade"],
+    }
+
+
+def age_of(at: Any) -> float | None:
+    """Seconds since an RFC 3339 time in UTC, or None if it is not one."""
+    with contextlib.suppress(ValueError):
+        return max(0.0, time.time() - calendar.timegm(time.strptime(str(at), "%Y-%m-%dT%H:%M:%SZ")))
+    return None
+
+
 def status(request: Json) -> tuple[Json, int]:
-    answer, code = preflight(request)
+    answer, _ = preflight(request)
     lines = [
         f"{row['name']}: {row['observed']}. To do: {row['remedy']}"
         for row in answer["checks"]
         if row["outcome"] != "pass"
     ]
-    report: list[str] = []
-    if answer["survey"] is not None:
-        asked = ask_health(request, answer["survey"])
-        report = status_report(request, answer["survey"], asked[0], asked[1])
-        lines += status_attention(request, answer["survey"], asked)
-    return {**answer, "report": report, "attention": [f"ATTENTION {line}" for line in lines]}, code
+    found, row, report = answer["survey"], {"instance": request["instance"]}, []
+    if found is not None:
+        asked = ask_health(request, found)
+        row = status_row(request, found, asked[1])
+        report = status_report(request, found, asked[0], asked[1])
+        lines += status_attention(request, found, asked)
+    told = {"row": row, "report": report, "attention": [f"ATTENTION {line}" for line in lines]}
+    return told, EXIT_ATTENTION if lines else 0
 
 
 # --- the deploy lock --------------------------------------------------------------------------------------
@@ -1760,6 +1815,46 @@ def service(request: Json) -> tuple[Json, int]:
         time.sleep(0.25)
 
 
+def watch(request: Json) -> tuple[Json, int]:
+    """Look again and again, until the time is over or the service is not what it was; then ask its health."""
+    user, root = account(request["user"]), request["root"]
+    if user is None:
+        raise Refusal("no_user", f"there is no account {request['user']}", "", "install the instance first")
+    first = service_facts(request["instance"], user)
+    pid = int(request.get("pid") or first["main_pid"])
+    deadline = time.monotonic() + float(request["seconds"])
+    while True:
+        now = service_facts(request["instance"], user)
+        trouble, left = unsteady(first, now, pid), deadline - time.monotonic()
+        if trouble or left <= 0:
+            break
+        time.sleep(min(WATCH_EVERY, left))
+    found = {"user": user, "current": os.path.basename(os.path.realpath(f"{root}/current"))}
+    trouble = trouble or unwell(ask_health(request, found))
+    return {"changed": False, "trouble": trouble}, EXIT_ATTENTION if trouble else 0
+
+
+def unsteady(first: Json, now: Json, pid: int) -> str | None:
+    """In which way the unit is not as it was, or None."""
+    if now["active_state"] != "active":
+        return f"the service is {now['active_state']} ({now['sub_state']}, exit {now['exit_code']})"
+    if now["main_pid"] != pid or now["n_restarts"] > first["n_restarts"]:
+        restarts = now["n_restarts"]
+        return (
+            f"the service began again: process {now['main_pid']} in the place of {pid}, {restarts} restarts"
+        )
+    return None
+
+
+def unwell(asked: tuple[int, Json, str]) -> str | None:
+    """What health says of a service that does not do its work, or None; what waits for a person is none."""
+    code, health, words = asked
+    if code not in (0, EXIT_ATTENTION):
+        return f"health: {words or f'exit {code}'}"
+    rules = [rule for rule in health.get("attention") or [] if rule.get("rule") in UNWELL]
+    return "; ".join(f"health: {rule['rule']}: {rule.get('observed')}" for rule in rules) or None
+
+
 def pid1_boot() -> Json:
     return {"pid1_started_at": process_started_at(1), "pid1_start_ticks": pid1_ticks()}
 
@@ -1781,6 +1876,7 @@ def commands() -> dict[str, Callable[[Json], tuple[Json, int]]]:
         "forget": forget,
         "pending-receipt": pending_receipt,
         "service": service,
+        "watch": watch,
         "survey": lambda request: (survey(request), 0),
         "lock acquire": lambda request: ({**DeployLock(request).acquire(), "survey": survey(request)}, 0),
         "lock renew": lambda request: (DeployLock(request).renew(), 0),
