@@ -62,7 +62,6 @@ WITH_GENERATIONS = {
         "unreadable",
         "missing-wheel",
         "broken-wheel",
-        "half-migration",
         "half-migration-live",
     ),
 }
