@@ -65,7 +65,7 @@ WITH_GENERATIONS = {
         "half-migration-live",
     ),
 }
-PART_TIMEOUT = 1800
+PART_TIMEOUT = 2700
 LONGER = 3
 """How many times that a part of a full run may take, with its long loops."""
 
