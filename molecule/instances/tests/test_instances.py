@@ -176,7 +176,7 @@ def test_one_of_two_of_a_user_is_taken_off_and_its_state_stays(agent, play):
     gone = [unit(SECOND), "/usr/local/bin/lucy-stall", "/srv/stall/releases", "/srv/stall/current"]
     assert [path for path in gone if agent.testinfra.file(path).exists] == []
     chain = [r["operation"] for r in receipts(agent, "/srv/stall").values()]
-    assert chain == ["install", "install", "uninstall"]
+    assert chain == ["install", "upgrade", "uninstall"]
     assert agent.testinfra.file("/var/lib/systemd/linger/lucy").exists  # the other one needs it
 
 
@@ -195,7 +195,7 @@ def test_what_is_off_comes_back_with_its_records(agent, play):
     good(play(SECOND, [LUCY]))
     canary(agent, running(agent, *names(SECOND)).main_pid, "lucy-stall")
     chain = [r["operation"] for r in receipts(agent, "/srv/stall").values()]
-    assert chain == ["install", "install", "uninstall", "install"]
+    assert chain == ["install", "upgrade", "uninstall", "install"]
     assert agent.cli("receipt", "verify", instance="lucy-stall")["verified"] is True
 
 
