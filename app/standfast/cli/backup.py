@@ -175,8 +175,8 @@ def rehearse_(ctx: typer.Context, which: Which = None) -> None:
 @app.command(
     "send",
     epilog=examples(
-        "standfast backup send --repository sftp:vault.test:/srv/lucy --password-file /root/key",
-        "standfast --check backup send --repository /mnt/vault --password-file /root/key --keep 30 --days 90",
+        "standfast backup send --repository sftp:vault.test:/srv/lucy --password-file /etc/vault.key",
+        "standfast --check backup send --repository /mnt/vault --password-file /etc/vault.key --keep 30",
     ),
 )
 def send_(
