@@ -41,12 +41,21 @@ __all__ = [
 ]
 
 
+DAY = 86_400.0
+NOON = DAY / 2
+
+
 class HandClock(Clock):
-    """A clock that the test moves: `pass_time` as time does, `step` as somebody who sets the wall clock."""
+    """A clock that the test moves: `pass_time` as time does, `step` as somebody who sets the wall clock.
+
+    It begins at the latest noon (UTC): the hours that a test lets pass reach the morning's brief, or do not,
+    whatever the time of day at which the test is run.
+    """
 
     def __init__(self, start: float | None = None) -> None:
         self.elapsed = 0.0
-        self.offset = time.time() if start is None else start
+        now = time.time()
+        self.offset = now - (now - NOON) % DAY if start is None else start
         super().__init__(wall=lambda: self.offset + self.elapsed, boot=lambda: self.elapsed)
 
     def pass_time(self, seconds: float) -> None:
@@ -104,10 +113,11 @@ class Instance:
     environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, root: Path, *, low: bool = False) -> "Instance":
+    def make(cls, root: Path, *, low: bool = False, start: float | None = None) -> "Instance":
+        """``start``: of its clock; the real time where other processes judge what it did."""
         from standfast.shop.config import sample  # noqa: PLC0415
 
-        instance = cls(Layout(root / "state"))
+        instance = cls(Layout(root / "state"), HandClock(start))
         instance.layout.state.mkdir(mode=0o700)
         text = sample()
         for point in () if low else (8, 5):
