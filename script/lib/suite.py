@@ -31,7 +31,7 @@ SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s(?: \([\d:]+\))? =+$", re.MULTILINE)
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
 WIDEST = 4000
-WORKERS = 2
+WORKERS = 3
 # The longest first, so that two workers end at about the same time.
 ORDER = (
     "install",
