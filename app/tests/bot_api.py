@@ -68,6 +68,8 @@ class BotApiServer:
     token: str = TOKEN
     keeps_acknowledged: bool = False
     """Hand out everything again, as after a lost acknowledgement."""
+    written: dict[int, dict[str, Any]] = field(default_factory=dict)
+    handing_again: set[int] = field(default_factory=set)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -101,7 +103,14 @@ class BotApiServer:
             number = self.next_update
             self.next_update += 1
             self.waiting.append({"update_id": number, **update})
+            self.written[number] = self.waiting[-1]
             return number
+
+    def put_again(self, number: int) -> None:
+        """Hand an update out once more, although it was acknowledged."""
+        with self.lock:
+            self.waiting.insert(0, self.written[number])
+            self.handing_again.add(number)
 
     def fail(self, method: str, kind: str | int, **more: Any) -> None:
         with self.lock:
@@ -138,8 +147,13 @@ class BotApiServer:
     def _updates(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
         offset = fields.get("offset")
         if offset is not None and not self.keeps_acknowledged:
-            self.waiting = [one for one in self.waiting if one["update_id"] >= offset]
-        return self.waiting[: fields.get("limit", 100)]
+            kept = self.handing_again
+            self.waiting = [
+                one for one in self.waiting if one["update_id"] >= offset or one["update_id"] in kept
+            ]
+        handed = self.waiting[: fields.get("limit", 100)]
+        self.handing_again -= {one["update_id"] for one in handed}
+        return handed
 
 
 class _Handler(BaseHTTPRequestHandler):
