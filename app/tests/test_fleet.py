@@ -70,6 +70,7 @@ class Fleet:
             "receipt_operation": "upgrade",
             "receipt_controller_folder": str(self.receipts),
             "__release_id": "0.2.0-bbbb",
+            "__fleet_rolls": True,
             "host_holder": "me@here",
         }
         play = {
@@ -337,6 +338,33 @@ def test_what_an_operator_gives_as_batches(given: object, sizes: list[int | str]
 def test_batches_that_are_none_are_refused_by_their_variable(given: object) -> None:
     with pytest.raises(AnsibleFilterError, match=r"Refused: standfast_serial is .* no host was asked"):
         loaded("playbooks/filter_plugins/batches.py").batches(given)
+
+
+@pytest.mark.parametrize("serial", [[1, "25%", "100%"], [2, 3], 1, "50%", [1, 2]])
+def test_a_host_s_batch_is_the_one_that_was_announced(fleet: ModuleType, serial: object) -> None:
+    plugin = loaded("playbooks/filter_plugins/batches.py")
+    sizes = plugin.batches(serial)
+    found = [plugin.batch_of(HOSTS, sizes, host) for host in HOSTS]
+    firsts = list(dict.fromkeys(batch[0] for batch in found))
+    announced = fleet.batches_of(len(HOSTS), sizes)
+    assert [len(found[HOSTS.index(first)]) for first in firsts] == announced
+
+
+def test_batches_that_the_inventory_names_are_refused_and_not_silently_others(five: Fleet) -> None:
+    for host in five.inventory.values():
+        host["standfast_serial"] = "2"
+    said = five.run([CHANGE], rc=2)
+    assert "Refused: standfast_serial is 2 in the inventory, where it has no effect" in said
+    assert """-e '{"standfast_serial": "2"}'; nothing was touched.""" in said.replace("\\", "")
+    assert five.kept() == []
+    five.run([CHANGE], "-e", '{"standfast_serial": 2}', rc=0)
+    assert set(five.outcomes().values()) == {"done"}
+
+
+def test_a_host_that_failed_names_the_hosts_after_its_batch(five: Fleet) -> None:
+    said = five.run([refuse("two"), CHANGE], rc=2, serial=[3, 2])
+    assert "Not attempted: four, five." in said
+    assert five.outcomes()["three"] == "done"
 
 
 def test_what_a_host_is_sent_is_the_text_again_and_needs_no_quotes() -> None:

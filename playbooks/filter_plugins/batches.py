@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.helpers import pct_to_int
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 DOCUMENTATION = """
 name: batches
@@ -41,9 +43,19 @@ def batches(given: Any) -> list[int | str]:
     return [str(size) if str(size).endswith("%") else int(size) for size in listed]
 
 
+def batch_of(hosts: Sequence[str], sizes: Sequence[int | str], host: str) -> list[str]:
+    """The hosts that go together with one of them when a roll is cut by these sizes, as Ansible cuts it."""
+    end = 0
+    for size in chain(sizes, repeat(sizes[-1])):
+        begin, end = end, end + (pct_to_int(size, len(hosts)))
+        if host in hosts[begin:end]:
+            return list(hosts[begin:end])
+    raise AssertionError(host)
+
+
 class FilterModule:
     """The filters of these playbooks."""
 
-    def filters(self) -> dict[str, Callable[[Any], list[int | str]]]:
+    def filters(self) -> dict[str, Callable[..., list[Any]]]:
         """By name."""
-        return {"batches": batches}
+        return {"batches": batches, "batch_of": batch_of}
