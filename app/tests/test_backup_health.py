@@ -9,8 +9,10 @@ import pytest
 from backing import dated, edit, made
 from support import Instance
 
+from standfast.errors import Refused
 from standfast.operations.backup import folders, standing
 from standfast.operations.backup.rehearsing import rehearse
+from standfast.operations.backup.sending import Repository, send
 from standfast.operations.backup.standing import BACKUP_SECONDS, REHEARSAL_SECONDS
 from standfast.operations.health import Health, look
 
@@ -109,6 +111,28 @@ def test_a_newest_backup_that_is_no_good_is_attention(instance: Instance) -> Non
     entry = made(instance)
     (Path(entry.path) / folders.SNAPSHOT).unlink()
     assert rules(look(instance.layout, time.time())) == {"backup_failed"}
+
+
+def test_a_copy_that_failed_is_attention_until_one_succeeds(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(instance)
+    key = instance.layout.root / "restic.key"
+    key.touch(0o600)
+    key.write_text("secret\n")
+    monkeypatch.setenv("PATH", "/nowhere")
+    to = Repository(str(instance.layout.root / "vault"), key, make=True)
+    with pytest.raises(Refused, match="no restic"):
+        send(instance.layout, None, to, now=time.time(), check=True)
+    assert rules(look(instance.layout, time.time())) == set()
+    with pytest.raises(Refused, match="no restic"):
+        send(instance.layout, None, to, now=time.time())
+    found = look(instance.layout, time.time())
+    assert rules(found) == {"copy_failed"}
+    assert "there is no restic on this host" in found.attention[-1].observed
+    with folders.told_of_failure(instance.layout.backups / folders.SEND_FAILED):
+        pass  # as a copy that succeeds
+    assert rules(look(instance.layout, time.time())) == set()
 
 
 def test_rehearsals_are_asked_for_once_there_are_backups(instance: Instance) -> None:

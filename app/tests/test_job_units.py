@@ -11,7 +11,7 @@ from test_unit_text import RELEASE, directives, facts, installed
 from standfast.cli import main as cli
 from standfast.errors import BadInput
 from standfast.layout import Layout
-from standfast.operations.jobs import Job, describe_job, render_job
+from standfast.operations.jobs import Job, Sending, describe_job, render_job
 
 __all__ = ["installed"]
 
@@ -68,6 +68,18 @@ def test_pruning_comes_after_a_verification_of_what_was_made() -> None:
     ]
 
 
+def test_a_copy_is_sent_after_the_pruning_and_ssh_does_not_stumble() -> None:
+    sending = Sending("sftp:vault.test:/srv/a%20b", "/home/lucy/restic.key", keep=9, days=2)
+    told = directives(render_job(facts(), Job("backup", sending=sending), "service"))
+    assert [command.split()[7] for command in told["ExecStart"]] == ["create", "verify", "prune", "send"]
+    assert told["ExecStart"][-1].endswith(
+        "backup send --repository sftp:vault.test:/srv/a%%20b"
+        " --password-file /home/lucy/restic.key --keep 9 --days 2"
+    )
+    assert told["InaccessiblePaths"] == ["-/etc/ssh/ssh_config.d"]
+    assert "InaccessiblePaths" not in directives(render_job(facts(), Job("backup"), "service"))
+
+
 @pytest.mark.parametrize(
     ("job", "writes"),
     [
@@ -93,6 +105,15 @@ def test_it_is_shut_in_and_has_no_credentials(job: str, writes: str) -> None:
         Job("backup", keep=0),
         Job("backup", days=-1),
         Job("backup", told="everything"),
+        Job("rehearse", sending=Sending("/mnt/vault", "/k")),
+        Job("backup", sending=Sending("", "/k")),
+        Job("backup", sending=Sending("/mnt/my vault", "/k")),
+        Job("backup", sending=Sending("rest:http://lucy:secret@vault.test/", "/k")),
+        Job("backup", sending=Sending("/mnt/vault", "")),
+        Job("backup", sending=Sending("/mnt/vault", "key")),
+        Job("backup", sending=Sending("/mnt/vault", "/home/../key")),
+        Job("backup", sending=Sending("/mnt/vault", "/k", keep=0)),
+        Job("backup", sending=Sending("/mnt/vault", "/k", days=-1)),
     ],
 )
 def test_what_systemd_or_the_command_would_not_understand_is_bad_input(installed: Layout, job: Job) -> None:

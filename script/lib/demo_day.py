@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import bundle
 from hosts import Group, HostSpec
 from old_worker import OldWorker
 from sandbox import CHECKOUT, enter
-from telling import Progress, Shop, play, wait_for
+from telling import DemoError, Progress, Shop, play, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ NETWORK = "shop"
 ADDRESSES = {"shop": 10, "supplier": 11}
 URL = "http://supplier.test:8440"
 SHOP = Shop(GROUP, "shop")
-STEPS = 9
+STEPS = 10
 LOW = ("vanilla", "strawberry")
 COUNTED = {"vanilla": 8, "strawberry": 1, "chocolate": 9}
 
@@ -115,6 +116,22 @@ def told_orders() -> str:
     )
 
 
+def inode() -> str:
+    return SHOP.run("stat", "--format=%i", "/srv/lucy/state/agent.sqlite").strip()
+
+
+def refused(plan: Path, digest: str, **variables: Any) -> str:
+    """What playbooks/recover.yml says of a plan that it does not apply."""
+    try:
+        run("recover", recover_plan=str(plan), recover_digest=digest, **variables)
+    except DemoError:
+        log = (FOLDER / "recover.log").read_text()
+    else:
+        raise DemoError(f"{plan} was applied, and should not have been")
+    said = re.search(r'"(?:msg|assertion_msg)": "((?:[^"\\]|\\.)*)"', log)
+    return " ".join(said[1].replace("\\n", " ").split())[:300] if said else log[-300:]
+
+
 def fill(plan: Path, arrived: str) -> str:
     """What somebody who looks into the freezer writes into the plan; its digest."""
     content = json.loads(plan.read_text())
@@ -173,7 +190,10 @@ def the_forenoon(progress: Progress, day: dict[str, Any]) -> None:
 
 def noon(progress: Progress, day: dict[str, Any], worker: OldWorker) -> str:
     progress.step("noon: the state is lost. playbooks/restore.yml brings the morning back, paused")
+    before = inode()
     run("restore", restore_from=day["morning"])
+    told = "the same file as before" if inode() == before else "ANOTHER FILE"
+    progress.say(f"the store is {told} (inode {before}); who had it open sees the restored one")
     progress.say(told_orders())
     progress.say(
         f"in the books: {told_stock()} - the books are wrong, and the agent knows that it can not know"
@@ -193,7 +213,13 @@ def the_afternoon(progress: Progress, day: dict[str, Any], worker: OldWorker, wa
     progress.step(
         "somebody looks into the freezer and fills the plan; playbooks/recover.yml applies it, once"
     )
+    unanswered = hashlib.sha256(plan.read_bytes()).hexdigest()
+    progress.say(f"as it came:       {refused(plan, unanswered)}")
     digest = fill(plan, day["vanilla"])
+    other = plan.with_name("other-bytes.json")
+    other.write_bytes(plan.read_bytes() + b" ")
+    progress.say(f"one byte more:    {refused(other, digest)}")
+    progress.say(f"another operator: {refused(plan, digest, recover_operator='mallory')}")
     run("recover", recover_plan=str(plan), recover_digest=digest)
     now = stock()
     progress.say(
@@ -201,6 +227,9 @@ def the_afternoon(progress: Progress, day: dict[str, Any], worker: OldWorker, wa
     )
     spent = SHOP.ask("health")["spending"]["spent_cents"]
     progress.say(f"spent: {spent} cents, once")
+    run("recover", recover_plan=str(plan), recover_digest=digest)
+    again = SHOP.ask("health")["spending"]["spent_cents"]
+    progress.say(f"the same plan once more is a duplicate: {again} cents still")
     report = SHOP.ask("report", "list", "--work", worker.work)["reports"][0]
     progress.say(f"who asked about strawberry is told:\n{report['body']}")
     progress.step("the request that waited is finished by the service")

@@ -8,7 +8,7 @@ import typer
 
 from standfast.cli.common import current, emit, examples, group, write
 from standfast.errors import BadInput
-from standfast.operations.jobs import Job, describe_job
+from standfast.operations.jobs import Job, Sending, describe_job
 from standfast.operations.unit import MAX_UNIT, compare, describe, read_unit
 
 app = group("The systemd units of this release.")
@@ -49,6 +49,15 @@ def unit(
     copy: Annotated[
         str, typer.Option(metavar="KINDS", help="Of the timer for backups: as of `backup create`.")
     ] = "",
+    send_to: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of the timer for backups: the repository of `backup send`."),
+    ] = None,
+    password_file: Annotated[
+        str, typer.Option(metavar="FILE", help="With --send-to: as of `backup send`.")
+    ] = "",
+    send_keep: Annotated[int, typer.Option(help="With --send-to: --keep of `backup send`.")] = Sending.keep,
+    send_days: Annotated[int, typer.Option(help="With --send-to: --days of `backup send`.")] = Sending.days,
 ) -> None:
     """Print the unit text of the release that runs this, or compare a file with it."""
     layout = current(ctx).layout
@@ -57,7 +66,8 @@ def unit(
             raise BadInput("--on-calendar belongs to a timer: name it with --job and --part timer")
         described = describe(layout, instance)
     else:
-        wanted = Job(job, on_calendar=on_calendar, keep=keep, days=days, told=with_, copied=copy)
+        sending = None if send_to is None else Sending(send_to, password_file, send_keep, send_days)
+        wanted = Job(job, on_calendar, keep, days, told=with_, copied=copy, sending=sending)
         described = describe_job(layout, instance, wanted, part)
     if compare_with is None:
         emit(ctx, described, lambda: write(described.text.removesuffix("\n")))

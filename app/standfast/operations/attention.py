@@ -61,6 +61,7 @@ class Attention(BaseModel):
         "uncertain_orders",
         "backup_old",
         "backup_failed",
+        "copy_failed",
         "rehearsal_old",
         "rehearsal_failed",
         "usage_ceiling",
@@ -276,6 +277,14 @@ def backup_failed(seen: Seen) -> Found | None:
     return None if told is None else Found(told, "mend what it says, then `standfast backup create`")
 
 
+def copy_failed(seen: Seen) -> Found | None:
+    """The newest backup is on this host only."""
+    told = seen.backups.unsent
+    if told is None:
+        return None
+    return Found(f"the last copy to a repository failed: {told}", "mend what it says, then send it again")
+
+
 def rehearsal_old(seen: Seen) -> Found | None:
     """Nobody knows any more whether the backups can be restored."""
     last, oldest = seen.backups.rehearsal, seen.backups.oldest
@@ -349,6 +358,7 @@ RULES: tuple[Rule, ...] = (
     uncertain_orders,
     backup_old,
     backup_failed,
+    copy_failed,
     rehearsal_old,
     rehearsal_failed,
     usage_ceiling,

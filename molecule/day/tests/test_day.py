@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from account import URL, give, put_in_place
 from archives import consistent
 from conftest import books
@@ -67,7 +69,15 @@ def dies(controller: Controller, host: Host, playbook: str, task: str, variables
     """The controller is lost as that task begins; on the host it goes on to its end, and the lock is left."""
     seen = controller.playbook(playbook, extra_vars={**SHORT, **variables}, kill_at=task, kill_late=1.0)
     assert seen.killed, seen.output[-3000:]
-    lock = json.loads(host.run(["cat", "/run/standfast/deploy.lock"]).stdout)
+    expires(host)
+
+
+def expires(host: Host) -> None:
+    """Waits until the lock that a killed run left, if it left one, has expired."""
+    found = host.run("cat /run/standfast/deploy.lock", check=False).stdout
+    if not found:
+        return
+    lock = json.loads(found)
     wait_until(
         lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
         60,
@@ -100,9 +110,15 @@ def test_the_morning_backup_by_the_page(
     agent.cli("work", "add", "How is the strawberry?", "--session", "counter")
     worker = old_worker()
     assert worker.tries("write") == "written"
+    # The controller is lost as a backup is being made: it is whole or marked as cut short, and the page's own
+    # run goes on from there.
+    dies(controller, agent, "backup", "Backup | One is made while the service goes on", {})
     runbook("backup", agent).run("Preconditions", "Diagnosis", "Act", "Verify")
     noted.update(vanilla=vanilla["id"], running=worker.work, epoch=worker.epoch)
-    (entry,) = agent.cli("backup", "list")["backups"]
+    listed = agent.cli("backup", "list")
+    assert listed["junk"] == []
+    entry, *cut = listed["backups"]
+    assert [one["problem"] for one in cut] == [None] * len(cut)
     noted["morning"] = entry["name"]
     assert entry["verified"]["ok"] is True
     last = list(receipts(agent).values())[-1]
@@ -135,7 +151,7 @@ def test_the_timers_back_up_and_rehearse_by_themselves(agent: Host, noted: dict[
     assert {"lucy-agent-backup.timer", "lucy-agent-rehearse.timer"} <= set(timers.split())
     for job in ("backup", "rehearse"):
         agent.as_user("lucy", ["systemctl", "--user", "start", f"lucy-agent-{job}.service"], timeout=120)
-    newest, morning = agent.cli("backup", "list")["backups"]
+    newest, morning, *_ = agent.cli("backup", "list")["backups"]
     assert morning["name"] == noted["morning"]
     assert newest["rehearsed"]["ok"] is True
     last = list(receipts(agent).values())[-1]
@@ -332,6 +348,9 @@ def test_the_plan_again_is_a_duplicate(controller: Controller, agent: Host, note
 def test_a_rehearsal_by_the_page_and_the_status_tells_of_it(
     agent: Host, controller: Controller, runbook: Callable[[str, Host], Executor]
 ) -> None:
+    # The controller is lost as the backup is being read: what that needed is gone, and nothing is in the way.
+    dies(controller, agent, "rehearse", "Rehearse | The backup was restored somewhere else and read", {})
+    assert agent.run("ls /srv/lucy/backups | grep rehearsal/", check=False).stdout == ""
     runbook("rehearse", agent).run()
     status = controller.playbook("status")
     told = " ".join(status.output.split())
@@ -341,6 +360,23 @@ def test_a_rehearsal_by_the_page_and_the_status_tells_of_it(
         path.name for path in (controller.folder / "receipts/agent").iterdir() if "rehearse" in path.name
     ]
     assert len(copies) == 1
+
+
+@pytest.mark.skipif(not os.environ.get("STANDFAST_FULL"), reason="the full tier does it")
+@pytest.mark.parametrize("playbook", ["backup", "rehearse"])
+def test_the_controller_is_lost_at_every_task(controller: Controller, agent: Host, playbook: str) -> None:
+    """The next run comes to its end, and leaves backups that are whole."""
+    before = running(agent)
+    tasks = len(good(controller.playbook(playbook)).tasks)
+    for number in range(1, tasks + 1):
+        play = controller.playbook(playbook, extra_vars=SHORT, kill_at=number)
+        assert play.killed, f"task {number} of {tasks}"
+        expires(agent)
+        good(controller.playbook(playbook, extra_vars=SHORT))
+        listed = agent.cli("backup", "list")
+        assert (listed["junk"], {one["problem"] for one in listed["backups"]}) == ([], {None}), play.tasks[-1]
+        assert agent.run("ls -A /var/lib/standfast/outgoing").stdout == ""
+    assert running(agent) == before
 
 
 def recovered(host: Host, inventory: Mapping[str, int], received: Callable[[str], bool]) -> dict[str, Any]:

@@ -1,7 +1,11 @@
-"""install, status, add-an-instance, uninstall: a host from bare to bare. Tests build on the ones before."""
+"""install, status, copies in a repository, add-an-instance, uninstall: one host from bare to bare.
+
+Tests build on the ones before.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +16,11 @@ if TYPE_CHECKING:
 
     from runbook import Executor
     from target import Controller, Host
+
+
+PASSWORD = "CANARYa-password-that-nobody-may-see"
+PASSWORD_FILE = "/home/lucy/restic.key"
+REPOSITORY = "sftp:keeper@vault.test:/srv/keeper/lucy"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +64,84 @@ def test_preflight_stops_at_an_edited_unit_and_shows_the_line(
     finally:
         fresh.run(f"cp -p /root/unit {unit}")
     assert fresh.user_service("lucy", "lucy-agent.service") == before
+
+
+@pytest.fixture(scope="module")
+def vault(fresh: Host, hosts: dict[str, Host], controller: Controller) -> Host:
+    """Another host, where the service user of the first has SFTP and a folder."""
+    host = hosts["vault"]
+    make_key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/home/lucy/.ssh/id_ed25519"]
+    fresh.run("install -d -m 0700 -o lucy -g lucy /home/lucy/.ssh")
+    fresh.run(make_key, user="lucy")
+    fresh.run(f"umask 077 && cat > {PASSWORD_FILE}", user="lucy", stdin=f"{PASSWORD}\n")
+    host.run("useradd --create-home --home-dir /srv/keeper --shell /usr/sbin/nologin keeper")
+    host.run(
+        "printf 'Match User keeper\\nForceCommand internal-sftp\\n' > /etc/ssh/sshd_config.d/keeper.conf"
+    )
+    host.run("ssh-keygen -A && systemctl restart ssh && install -d -m 0700 -o keeper /srv/keeper/.ssh")
+    public = fresh.run("cat /home/lucy/.ssh/id_ed25519.pub").stdout
+    host.run("umask 077 && cat > /srv/keeper/.ssh/authorized_keys", user="keeper", stdin=public)
+    known = f"vault.test {host.run('cat /etc/ssh/ssh_host_ed25519_key.pub').stdout}"
+    fresh.run("cat > /home/lucy/.ssh/known_hosts", user="lucy", stdin=known)
+    repository = {
+        "backup_offhost": "restic",
+        "backup_restic_repository": REPOSITORY,
+        "backup_restic_password_file": PASSWORD_FILE,
+    }
+    controller.write_inventory("yours", {"fresh": {"ansible_user": "admin"}}, repository)
+    return host
+
+
+def test_backups_go_to_a_repository_and_come_back(
+    fresh: Host, vault: Host, runbook: Callable[[str, Host], Executor]
+) -> None:
+    before = fresh.user_service("lucy", "lucy-agent.service")
+    runbook("backup-to-a-repository", fresh).run()
+    assert fresh.user_service("lucy", "lucy-agent.service") == before
+    assert len(vault.run("ls /srv/keeper/lucy/snapshots").stdout.split()) == 2
+    secret = f"! grep -rqF -e {PASSWORD} /srv/lucy/receipts /srv/lucy/state /home/lucy/.config"
+    fresh.run(f"{secret} && ! journalctl --no-pager | grep -qF -e {PASSWORD}")
+    assert "copy_failed" not in rules(fresh)
+
+
+def test_a_wrong_password_is_refused_and_the_backup_stays(
+    fresh: Host, vault: Host, controller: Controller
+) -> None:
+    snapshots = vault.run("ls /srv/keeper/lucy/snapshots").stdout
+    backups = names(fresh)
+    fresh.run(f"umask 077 && cat > {PASSWORD_FILE}", user="lucy", stdin="another\n")
+    play = controller.playbook("backup")
+    assert play.rc != 0
+    assert "the password is not the repository's" in play.output
+    assert f"put the right one into {PASSWORD_FILE}" in play.output
+    assert len(names(fresh)) == len(backups) + 1
+    assert fresh.cli("backup", "verify")["ok"] is True
+    assert "copy_failed" in rules(fresh)
+    assert vault.run("ls /srv/keeper/lucy/snapshots").stdout == snapshots
+    fresh.run(f"cat > {PASSWORD_FILE}", user="lucy", stdin=f"{PASSWORD}\n")
+
+
+def test_the_timer_tells_of_a_repository_that_cannot_be_reached(fresh: Host, vault: Host) -> None:
+    """The backup is made, verified and pruned all the same; the next copy that succeeds clears it up."""
+    backups = names(fresh)
+    vault.run("systemctl stop ssh.socket ssh.service", check=False)
+    ran = fresh.run(["lucy-agent", "systemctl", "start", "lucy-agent-backup.service"], check=False)
+    assert ran.rc != 0
+    assert len(names(fresh)) == len(backups) + 1
+    (told,) = (one for one in fresh.cli("health", rc=4)["attention"] if one["rule"] == "copy_failed")
+    assert "there is no repository that can be reached there" in told["observed"]
+    vault.run("systemctl start ssh.service")
+    fresh.run(["lucy-agent", "systemctl", "start", "lucy-agent-backup.service"], timeout=120)
+    assert "copy_failed" not in rules(fresh)
+
+
+def names(host: Host) -> list[str]:
+    return [one["name"] for one in host.cli("backup", "list")["backups"]]
+
+
+def rules(host: Host) -> set[str]:
+    done = host.run(["lucy-agent", "--json", "health"], check=False)
+    return {one["rule"] for one in json.loads(done.stdout)["attention"]}
 
 
 def test_add_an_instance_and_take_it_off_again(fresh: Host, runbook: Callable[[str, Host], Executor]) -> None:

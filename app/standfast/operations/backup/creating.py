@@ -1,11 +1,10 @@
 """Making a backup: everything that can be refused is refused first, and the manifest is written last."""
 
 import getpass
-import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,12 +12,11 @@ from pydantic import BaseModel
 
 from standfast.authority import host_identity, operations
 from standfast.clock import rfc3339
-from standfast.durable import sync_folder, write_file
 from standfast.errors import BadInput
 from standfast.layout import Layout, checked_path, running_release
 from standfast.operations.backup import folders
 from standfast.operations.backup.companions import Wanted, gather
-from standfast.operations.backup.folders import FAILED, FILE_MODE
+from standfast.operations.backup.folders import FAILED, told_of_failure
 from standfast.operations.backup.limits import (
     Guard,
     Limits,
@@ -149,7 +147,7 @@ def create(layout: Layout, request: Request, *, report: Report = quiet, check: b
             return _created(None, folder, request, cleaned, check=True)
         folders.keep_sequence(home, sequence)
         guard = Guard(request.limits, live=layout.database, target=folder.parent, canceled=canceled)
-        with _told_of_failure(home), making(folder):
+        with told_of_failure(home / FAILED), making(folder):
             make = Making(folder, guard, report)
             partial = make.partial()
             moment = copy_database(source, partial, guard, report)
@@ -191,18 +189,3 @@ def _refuse_destination(layout: Layout, folder: Path, request: Request) -> None:
     elif os.path.lexists(folder):
         raise taken(folder)
     request.companions.refuse_exposed(folder.parent if folder.parent.is_dir() else layout.root)
-
-
-@contextmanager
-def _told_of_failure(home: Path) -> Iterator[None]:
-    """Keep the failure of the block for health to see, until one succeeds; a full disk may prevent it."""
-    try:
-        yield
-    except BaseException as error:
-        told = {"at": rfc3339(time.time()), "reason": str(error) or type(error).__name__}
-        with suppress(OSError):
-            write_file(home / FAILED, (json.dumps(told) + "\n").encode(), FILE_MODE)
-        raise
-    if (home / FAILED).exists():
-        (home / FAILED).unlink()
-        sync_folder(home)

@@ -1,15 +1,18 @@
 """Where backups lie: the names of their folders, the folder of them all, and who may change it now."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from standfast.clock import rfc3339
 from standfast.durable import create_folder, sync_folder, write_file
 from standfast.errors import Refused
 from standfast.layout import Layout
@@ -26,6 +29,8 @@ REHEARSED = "rehearsed.json"
 """In a backup's folder the result of its own last rehearsal; in the folder of them all, of the last one."""
 FAILED = "failed.json"
 """In the folder of all backups: why the last attempt failed; gone after the next good one."""
+SEND_FAILED = "send-failed.json"
+"""Beside it: why the last copy to a repository failed; gone after the next good one."""
 SEQUENCE = "sequence"
 """In the folder of all backups: the highest number that was given out."""
 SIDECARS = ("-wal", "-shm", "-journal")
@@ -34,7 +39,7 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 LAST_SEQUENCE = 10**12 - 1
 """The highest number that a folder's name holds."""
-OWN_FILES = {REHEARSED, FAILED, SEQUENCE}
+OWN_FILES = {REHEARSED, FAILED, SEND_FAILED, SEQUENCE}
 """What lies beside the backups and belongs there."""
 
 _NAME = re.compile(
@@ -111,6 +116,21 @@ def _refuse_shared(folder: Path, found: os.stat_result) -> None:
             observed=f"uid {found.st_uid}, running as uid {os.geteuid()}",
             remedy="run it as the service user",
         )
+
+
+@contextmanager
+def told_of_failure(note: Path) -> Iterator[None]:
+    """Keep the failure of the block for health to see, until one succeeds; a full disk may prevent it."""
+    try:
+        yield
+    except BaseException as error:
+        told = {"at": rfc3339(time.time()), "reason": str(error) or type(error).__name__}
+        with suppress(OSError):
+            write_file(note, (json.dumps(told) + "\n").encode(), FILE_MODE)
+        raise
+    if note.exists():
+        note.unlink()
+        sync_folder(note.parent)
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def clean(home: Path, *, check: bool = False) -> list[str]:
     a left-over; everything else is left to people.
     """
     if not check and home.is_dir():
-        _remove_temporaries(home, folders.SEQUENCE, folders.FAILED)
+        _remove_temporaries(home, folders.SEQUENCE, folders.FAILED, folders.SEND_FAILED)
     found = []
     for path in sorted(home.iterdir()) if home.is_dir() else []:
         if folders.sequence_in(path.name) is None or path.is_symlink() or not path.is_dir():

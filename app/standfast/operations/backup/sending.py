@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -102,12 +103,28 @@ def send(
     Newest means the highest sequence. What is among the `keep` newest or younger than `days` stays, and so
     does the newest that was read back. Raises BadInput; Refused `restic_absent`, `password_file`,
     `repository_secret`, `repository_password`, `repository_absent`, `backup_bad` and what `named` refuses;
-    StandfastError when restic fails or the copy is not what was sent (nothing is forgotten then).
+    StandfastError when restic fails or the copy is not what was sent (nothing is forgotten then). What
+    failed is kept for health to see, until a copy succeeds.
     """
     if keep < 1 or days < 0:
         raise BadInput("--keep is at least 1, and --days not below 0")
     refuse_other_user(layout)
     path = named(layout, which, now)
+    with nullcontext() if check else folders.told_of_failure(layout.backups / folders.SEND_FAILED):
+        return _sent(layout, path, repository, now=now, keep=keep, days=days, check=check, report=report)
+
+
+def _sent(
+    layout: Layout,
+    path: Path,
+    repository: Repository,
+    *,
+    now: float,
+    keep: int,
+    days: float,
+    check: bool,
+    report: Report,
+) -> Sent:
     manifest = read_manifest(path)
     restic = _Restic(repository)
     with in_use(path):
@@ -181,11 +198,16 @@ def _doomed(found: Sequence[_Copy], keep: int, seconds: float, now: float) -> li
     return doomed
 
 
+def holds_password(address: str) -> bool:
+    """Whether a repository's address names a password."""
+    return _WITH_PASSWORD.search(address) is not None
+
+
 class _Restic:
     """The program, the repository and its password file."""
 
     def __init__(self, repository: Repository) -> None:
-        if _WITH_PASSWORD.search(repository.address):
+        if holds_password(repository.address):
             raise Refused(
                 "repository_secret",
                 "the repository's address holds a password",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from standfast.errors import Refused
 from standfast.layout import Layout
 from standfast.operations.backup import folders
-from standfast.operations.backup.folders import FAILED, MAKING, REHEARSED, seconds_of
+from standfast.operations.backup.folders import FAILED, MAKING, REHEARSED, SEND_FAILED, seconds_of
 from standfast.operations.backup.listing import SKEW, BackupEntry, kept
 from standfast.operations.backup.manifest import read_private
 
@@ -51,6 +51,8 @@ class Standing:
     """Seconds by which the newest is dated in the future."""
     failure: str | None
     """Why the last attempt gave no backup."""
+    unsent: str | None
+    """Why the last copy to a repository failed."""
     rehearsal: LastRehearsal | None
     since: float | None
     """Since when there are backups, or a timer that makes them; None: this instance makes none."""
@@ -82,6 +84,7 @@ def standing(layout: Layout, now: float) -> Standing:
         newest=found[0].entry if found else None,
         ahead=max(0.0, made[0] - now) if made else 0.0,
         failure=_failure(layout.backups, junk),
+        unsent=_told(layout.backups / SEND_FAILED),
         rehearsal=_rehearsal(layout.backups, now),
         since=min((time for time in (timer, oldest) if time is not None), default=None),
         oldest=oldest,
@@ -107,17 +110,24 @@ def _timer_since(layout: Layout) -> float | None:
 
 
 def _failure(home: Path, junk: list[str]) -> str | None:
-    data = read_private(home / FAILED)
-    if data is not None:
-        try:
-            told = json.loads(data)
-            return f"{told['reason']} ({told['at']})"
-        except (ValueError, KeyError, TypeError):
-            return f"{home / FAILED} cannot be read"
+    told = _told(home / FAILED)
+    if told is not None:
+        return told
     cut = [name for name in junk if (home / name / MAKING).is_file()]
     if not cut or _running(home):
         return None
     return f"a run was cut short and left {', '.join(cut[:3])}"
+
+
+def _told(note: Path) -> str | None:
+    data = read_private(note)
+    if data is None:
+        return None
+    try:
+        told = json.loads(data)
+        return f"{told['reason']} ({told['at']})"
+    except (ValueError, KeyError, TypeError):
+        return f"{note} cannot be read"
 
 
 def _running(home: Path) -> bool:
