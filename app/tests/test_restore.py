@@ -311,7 +311,23 @@ class TestTheLiveStore:
     def test_a_newer_store(self, shop: Day) -> None:
         with closing(sqlite3.connect(shop.layout.database, autocommit=True)) as connection:
             connection.execute("UPDATE meta SET version = 99 WHERE component = 'work'")
-        refused(shop, "store_newer")
+        told = refused(shop, "store_newer")
+        assert "--newer-aside" in told.remedy
+
+    def test_a_newer_store_is_put_aside_where_that_is_asked_for(self, shop: Day) -> None:
+        with closing(sqlite3.connect(shop.layout.database, autocommit=True)) as connection:
+            connection.execute("UPDATE meta SET version = 99 WHERE component = 'work'")
+        before = shop.layout.database.read_bytes()
+        told = shop.restore_here(newer_aside=True)
+        assert told.changed
+        assert told.safety_backup is None
+        assert told.evidence is not None
+        assert "work 99" in str(told.lost)
+        assert Path(told.evidence).name.startswith("newer-")
+        assert (Path(told.evidence) / shop.layout.database.name).read_bytes() == before
+        assert shop.instance.rows("SELECT paused, epoch FROM operations") == [(1, told.epoch)]
+        assert shop.instance.rows("SELECT version FROM meta WHERE component = 'work'") != [(99,)]
+        assert not shop.restore_here(newer_aside=True).changed
 
     def test_too_little_space(self, shop: Day, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(restoring, "MARGIN", 1 << 60)

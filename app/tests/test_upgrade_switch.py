@@ -144,6 +144,7 @@ def test_where_going_back_is_not_safe_the_service_stays_stopped(host: Host, name
     assert (ran.code, told["outcome"], told["step"]) == (1, "stopped", "start")
     assert why in told["reason"]
     assert host.running() is None
+    assert f"/releases/{host.releases['old']}/" in host.unit, "what a restore starts is what `current` names"
     assert told["ways_on"][0].startswith("fix forward")
     assert f"restore {told['backup']}" in told["ways_on"][-1]
     host.reboot()
@@ -152,7 +153,7 @@ def test_where_going_back_is_not_safe_the_service_stays_stopped(host: Host, name
 
 def test_after_a_stop_a_corrected_release_takes_over(host: Host) -> None:
     assert host.switch("unreadable", "old").result["outcome"] == "stopped"
-    ran = host.switch("new", "unreadable")
+    ran = host.switch("new", "old")
     assert (ran.code, ran.result["outcome"], ran.result["migrated"]) == (0, "upgraded", {})
     host.reboot()
     assert host.running() == host.releases["new"]

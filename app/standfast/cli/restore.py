@@ -19,12 +19,17 @@ app = group("Take up a backup: a new epoch, paused.")
         "standfast --check restore 000007-20260301T060000Z-source",
         "standfast restore 000007-20260301T060000Z-source",
         "standfast restore /mnt/vault/monday",
+        "standfast restore 000007-20260301T060000Z-source --newer-aside",
     )
 )
 def restore(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="FROM", help="A backup's name or folder.")],
     live: Annotated[bool, typer.Option("--live", help="Also while the service runs.")] = False,
+    newer_aside: Annotated[
+        bool,
+        typer.Option("--newer-aside", help="Also over a newer release's state, which is kept as evidence."),
+    ] = False,
     receipt: KeepsReceipt = True,
 ) -> None:
     """Verify a backup, keep the present state as another, and copy it into the same file, paused.
@@ -39,7 +44,13 @@ def restore(
         context,
         "restore",
         lambda: restoring.restore(
-            context.layout, source, now=time.time(), live=live, check=context.check, report=progress()
+            context.layout,
+            source,
+            now=time.time(),
+            live=live,
+            newer_aside=newer_aside,
+            check=context.check,
+            report=progress(),
         ),
         receipt=receipt,
     )

@@ -1,4 +1,4 @@
-"""The state that a restore replaces: whole, absent, or damaged; only SQLite ever opens its file."""
+"""The state that a restore replaces: whole, absent, damaged, or newer; only SQLite ever opens its file."""
 
 import os
 import secrets
@@ -26,20 +26,21 @@ SIDECARS = ("-wal", "-shm", "-journal")
 class Active:
     """What is there before the restore."""
 
-    kind: Literal["whole", "absent", "damaged"]
+    kind: Literal["whole", "absent", "damaged", "newer"]
     observed: str = ""
-    """Why it is absent or damaged."""
+    """Why it is not whole."""
     control: Operations | None = None
     page_size: int = 0
     bytes: int = 0
     inode: int | None = None
 
 
-def examine(layout: Layout) -> Active:
+def examine(layout: Layout, *, newer_aside: bool = False) -> Active:
     """Look at the live store through SQLite alone; changes nothing.
 
-    Raises Refused: `store_linked`, `store_foreign` (another application's database), `store_newer`,
-    `store_older`, and StoreBusy.
+    With `newer_aside` one of a newer release is no refusal: an upgrade that stopped for good leaves it, and
+    going back to the backup of before is one of the lawful ways on. Raises Refused: `store_linked`,
+    `store_foreign` (another application's database), `store_newer`, `store_older`, and StoreBusy.
     """
     path = layout.database
     beside = [path.name + end for end in SIDECARS if os.path.lexists(path.with_name(path.name + end))]
@@ -58,7 +59,7 @@ def examine(layout: Layout) -> Active:
         return _nothing(f"{path} is empty", beside, found.st_ino)
     if path.name + "-journal" in beside:  # the store is never in that mode once it is made
         return Active("damaged", "a rollback journal lies beside it", inode=found.st_ino)
-    return _opened(path, found)
+    return _opened(path, found, newer_aside=newer_aside)
 
 
 def _nothing(observed: str, beside: list[str], inode: int | None) -> Active:
@@ -68,12 +69,23 @@ def _nothing(observed: str, beside: list[str], inode: int | None) -> Active:
     return Active("absent", observed, inode=inode)
 
 
-def _opened(path: Path, found: os.stat_result) -> Active:
+def _opened(path: Path, found: os.stat_result, *, newer_aside: bool) -> Active:
     try:
         return _look(path, found)
     except Refused as refused:
         if refused.code == "store_absent" and refused.__cause__ is None:
             return Active("absent", "a database without tables", inode=found.st_ino)
+        if refused.code == "store_newer":
+            if newer_aside:
+                told = f"{refused.reason}: {refused.observed}"
+                return Active("newer", told, inode=found.st_ino, bytes=found.st_size)
+            raise Refused(
+                refused.code,
+                refused.reason,
+                observed=refused.observed,
+                remedy=f"{refused.remedy}; or, to go back to the backup of before it, give up what happened"
+                " since: --newer-aside",
+            ) from refused
         if refused.code != "store_foreign" or not (damage := damage_in(refused.__cause__)):
             raise
     except sqlite3.DatabaseError as error:
@@ -110,23 +122,23 @@ def damage_in(error: BaseException | None) -> str:
     return str(error) if code is None or code & 0xFF in _DAMAGE else ""
 
 
-def put_aside(layout: Layout, now: float) -> Path:
-    """Move the damaged store and its side files into a folder of their own, as evidence; returns the folder.
+def put_aside(layout: Layout, kind: str, now: float) -> Path:
+    """Move the store and its side files into a folder of their own, `KIND-TIME-RANDOM`, as evidence.
 
-    The caller holds the writer lock. Raises Refused `store_held` when a process has one of them open: it
-    would go on with the file that was moved.
+    Returns the folder. The caller holds the writer lock. Raises Refused `store_held` when a process has one
+    of them open: it would go on with the file that was moved.
     """
     files = [layout.database, *(layout.database.with_name(layout.database.name + end) for end in SIDECARS)]
     there = [path for path in files if os.path.lexists(path)]
     if holders := _holders(there):
         raise Refused(
             "store_held",
-            "a process has the damaged store open",
+            f"a process has the {kind} store open",
             observed=[f"process {pid}" for pid in holders],
             remedy="stop it first; then restore again",
         )
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    folder = layout.state / f"damaged-{moment}-{secrets.token_hex(2)}"
+    folder = layout.state / f"{kind}-{moment}-{secrets.token_hex(2)}"
     create_folder(folder)
     # The side files first: a log without its database is nothing, but beside a new one it would be replayed.
     for path in reversed(there):

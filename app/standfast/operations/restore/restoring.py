@@ -58,7 +58,7 @@ class RestoreResult(BaseModel):
     safety_backup: str | None
     """The backup of the state that was replaced; null when there was none that could be read."""
     evidence: str | None
-    """Where the damaged files of a lost state were put."""
+    """Where the files of a damaged or newer state were put."""
     lost: str | None
     """Why there could be no safety backup."""
     interrupted: list[str]
@@ -92,22 +92,24 @@ def restore(
     *,
     now: float,
     live: bool = False,
+    newer_aside: bool = False,
     check: bool = False,
     report: Report = quiet,
     limits: Limits | None = None,
 ) -> RestoreResult:
     """Make the backup `given` (a name or a folder) the state, under a new epoch and paused.
 
-    `live`: also while the service runs; `limits`: of the safety backup. Raises BadInput, and Refused with
-    nothing changed: what `find`, `examine` and `refuse_unverified` refuse, `page_size_differs`,
-    `marker_blocked`, `staging_blocked`, `restore_no_space`, `writer_held`, `restore_running`, `store_held`,
-    and what the safety backup refuses. StandfastError and StoreBusy once the live store is paused: it then
-    stays so, under its old epoch, until a restore succeeds.
+    `live`: also while the service runs; `newer_aside`: also over a store of a newer release, which is then
+    kept as evidence, for no safety backup of it can be made; `limits`: of the safety backup. Raises BadInput,
+    and Refused with nothing changed: what `find`, `examine` and `refuse_unverified` refuse,
+    `page_size_differs`, `marker_blocked`, `staging_blocked`, `restore_no_space`, `writer_held`,
+    `restore_running`, `store_held`, and what the safety backup refuses. StandfastError and StoreBusy once the
+    live store is paused: it then stays so, under its old epoch, until a restore succeeds.
     """
     refuse_other_user(layout)
     source = find(layout, given, now)
     asked = _Asked(layout, source, now, time.monotonic(), live, report, limits or Limits())
-    active = examine(layout)
+    active = examine(layout, newer_aside=newer_aside)
     if done := _already(asked, active):
         if not check:
             with _alone(layout):
@@ -121,7 +123,7 @@ def restore(
         return _foreseen(asked, active)
     with in_use(asked.source.folder), _alone(layout), _writer(layout, live=live):
         refuse_unverified(asked.source, report)
-        active = examine(layout)
+        active = examine(layout, newer_aside=newer_aside)
         _refuse_unfit(asked, active)
         with staging(layout) as folder:
             return _Restore(asked, active, folder).run()
@@ -202,8 +204,8 @@ class _Restore:
 
     def _over_nothing(self, lost: Active) -> RestoreResult:
         evidence = None
-        if lost.kind == "damaged":
-            evidence = put_aside(self.asked.layout, self.asked.now)
+        if lost.kind in {"damaged", "newer"}:
+            evidence = put_aside(self.asked.layout, lost.kind, self.asked.now)
             triggers.reach("restore.put_aside")
         image = self._image(None)
         begin(self.asked.layout.database, self.asked.source.manifest.page_size)

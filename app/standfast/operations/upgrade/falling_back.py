@@ -117,6 +117,8 @@ def _stay_stopped(switch: Switching, because: str, *, for_good: bool = True) -> 
         switch.stopped()
         if for_good:
             switch.manager.enable(on=False)
+            # That of the release which `current` names: a restore, or whoever starts it then, gets it.
+            switch.manager.place(switch.journal.unit_before)
     except Exception as error:  # noqa: BLE001 - there is nothing left to fall back to
         because += f"; and the service could not be shown to stay stopped: {reason_of(error)}"
     switch.main_pid = None
@@ -179,5 +181,6 @@ def _ways_on(switch: Switching, outcome: Outcome) -> list[str]:
     if journal.backup is not None:
         lost = "everything since that backup is lost from the books, the era ends, operations are paused"
         last = "and the account must be recovered before work goes on"
-        ways.append(f"restore {journal.backup} (runbooks/restore.md): {lost}, {last}")
+        aside = "; the store is put aside with -e restore_newer_aside=true" if journal.migrated else ""
+        ways.append(f"restore {journal.backup} (runbooks/restore.md): {lost}, {last}{aside}")
     return ways
