@@ -214,6 +214,21 @@ def test_a_good_release_afterwards_is_taken_over(
     assert (newest["verdict"], newest["release_after"]) == ("done", release("v2"))
 
 
+def test_the_other_lawful_way_is_the_backup_of_before(tried: dict[str, Tried], controller: Controller) -> None:
+    """The release before serves it again, paused, and what was corrupted stays as the safety backup."""
+    one = tried["corrupts-running"]
+    backup = switch_of(one)["backup"].rpartition("/")[2]
+    controller.write_inventory("restored", {one.host.name: {}})
+    good(controller.playbook("restore", inventory="restored", extra_vars={"restore_from": backup}))
+    state, found = running(one.host), rows(one.host)
+    assert found.runs[-1][1:] == [v1(tried), state.main_pid]
+    assert found.work[: len(one.before.work)] == one.before.work
+    [[epoch, paused, _]] = found.operations
+    assert (epoch == one.before.operations[0][0], paused) == (False, 1)
+    assert properties(one.host, "UnitFileState")["UnitFileState"] == "enabled"
+    assert receipts(one.host)[max(receipts(one.host))]["operation"] == "restore"
+
+
 def test_nothing_is_left_behind(
     tried: dict[str, Tried], then: dict[str, str], hosts: dict[str, Host]
 ) -> None:
