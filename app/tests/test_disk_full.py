@@ -1,5 +1,6 @@
 """A full disk, on a small file system of its own: what met it is undone, and work goes on with room."""
 
+import io
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from support import Instance, until_idle
 from world import World
 
 from standfast import authority, work
+from standfast.cli import main as cli
 from standfast.errors import Refused, StandfastError
 from standfast.layout import Layout
 from standfast.operations.backup import folders
@@ -85,6 +87,14 @@ def test_a_restore_that_meets_it_leaves_the_old_state_or_the_new_one_and_goes_on
     assert seen["integrity"] == ["ok"]
 
 
+def test_a_command_that_meets_it_says_so_and_changes_nothing(tmp_path: Path) -> None:
+    seen = on_a_small_disk(tmp_path, "commands")
+    assert seen["told"] == {name: [1, "disk_full"] for name in ("report", "usage", "work")}
+    assert seen["unchanged"] is True
+    assert seen["after"] == {name: [0, True] for name in ("report", "usage", "work")}
+    assert seen["integrity"] == "ok"
+
+
 FULL_AT = ("folder", "partial", "step", "copied", "sealed", "checked", "companions", "published")
 """From each of these steps on there is no room."""
 
@@ -144,6 +154,46 @@ def of_the_service(folder: Path) -> dict[str, object]:
         )[0][0],
         "integrity": instance.rows("PRAGMA integrity_check")[0][0],
     }
+
+
+def of_commands(folder: Path) -> dict[str, object]:
+    """Each by itself, while another connection has the store open, as the service has it."""
+    instance = Instance.make(folder, start=time.time())
+    instance.add()
+    with instance.store() as store:
+        claim, now = instance.claim(), instance.clock.now()
+        work.finish(store, claim, "DONE", report="text", clock=instance.clock, marker=instance.layout.marker)
+        for delivery in ("sending", "unknown"):
+            store.execute("UPDATE reports SET delivery = ?", (delivery,))
+        authority.replace(store, instance.layout, "test", now)
+        [report] = work.list_reports(store)
+        commands = {
+            "report": ("report", "resolve", report.id, "--sent"),
+            "usage": ("usage", "lost", "--calls", "0"),
+            "work": ("work", "add", "How is the stock?"),
+        }
+        before = list(store.iterdump())
+        store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        fill_up(folder / "hog")
+        told = {name: ran(instance, *words) for name, words in commands.items()}
+        unchanged = list(store.iterdump()) == before
+        (folder / "hog").unlink()
+        after = {name: ran(instance, *words) for name, words in commands.items()}
+    return {
+        "told": told,
+        "unchanged": unchanged,
+        "after": after,
+        "integrity": instance.rows("PRAGMA integrity_check")[0][0],
+    }
+
+
+def ran(instance: Instance, *words: str) -> tuple[int, str | bool]:
+    """A command's exit code, and what refused it or whether it changed something."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = cli.main(["--json", "--state", str(instance.layout.state), *words])
+    told = json.loads(out.getvalue())
+    return code, told["refused"]["code"] if "refused" in told else told["changed"]
 
 
 def of_a_backup(folder: Path) -> dict[str, object]:
@@ -222,7 +272,13 @@ def era(instance: Instance) -> authority.Operations:
         return authority.operations(connection)
 
 
-PARTS = {"restore": of_a_restore, "store": of_the_store, "service": of_the_service, "backup": of_a_backup}
+PARTS = {
+    "restore": of_a_restore,
+    "store": of_the_store,
+    "service": of_the_service,
+    "commands": of_commands,
+    "backup": of_a_backup,
+}
 
 if __name__ == "__main__":
     print(json.dumps(PARTS[sys.argv[1]](Path(sys.argv[2]))))

@@ -179,6 +179,8 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
 
 def refusal(error: BaseException) -> Refusal:
     """What to tell of an error. Holds no secret: a validation error is told by field, never by value."""
+    from standfast.operations.backup.limits import no_space  # noqa: PLC0415 - only when something failed
+
     if isinstance(error, Refused):
         seen = error.observed if isinstance(error.observed, str) else list(error.observed)
         return Refusal(
@@ -198,6 +200,13 @@ def refusal(error: BaseException) -> Refusal:
         )
         return Refusal(code="unexpected", reason=f"{error.title} does not validate: {places}")
     first_line = str(error).strip().partition("\n")[0]
+    if no_space(error):
+        return Refusal(
+            code="disk_full",
+            reason="there is no room on the disk; the change that met it was undone",
+            observed=first_line,
+            remedy="make room (runbooks/service-down.md, `Act: disk full`), then do it again",
+        )
     return Refusal(
         code="unexpected",
         reason=f"{type(error).__name__}: {first_line}".rstrip(": "),

@@ -214,7 +214,7 @@ def test_a_good_release_afterwards_is_taken_over(
     assert (newest["verdict"], newest["release_after"]) == ("done", release("v2"))
 
 
-def test_the_other_lawful_way_is_the_backup_of_before(tried: dict[str, Tried], controller: Controller) -> None:
+def test_the_other_way_on_is_the_backup_of_before(tried: dict[str, Tried], controller: Controller) -> None:
     """The release before serves it again, paused, and what was corrupted stays as the safety backup."""
     one = tried["corrupts-running"]
     backup = switch_of(one)["backup"].rpartition("/")[2]
