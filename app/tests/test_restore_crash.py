@@ -7,6 +7,7 @@ full tier each is killed at, and many moments between them; else a part of each.
 import math
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -26,6 +27,7 @@ from support import Instance
 from world import dump
 
 from standfast import authority
+from standfast.errors import StandfastError
 from standfast.layout import Layout
 from standfast.operations.backup.listing import listing
 from standfast.operations.backup.verifying import verify
@@ -77,6 +79,35 @@ def died(act: Callable[[], object], point: str = "", nth: int = 1, after: float 
     ended = os.waitstatus_to_exitcode(status)
     assert ended in {0, -signal.SIGKILL}, "see the traceback above"
     return ended == -signal.SIGKILL
+
+
+def ends_on_a_full_disk(act: Callable[[], object], point: str) -> bool:
+    """Do it in a fork where no file can grow from the point on; whether it then failed as an operator sees it.
+
+    Only root could mount a small disk; the limit makes each write fail as that would (EFBIG).
+    """
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+
+            def fill(reached: str) -> None:
+                if reached == point:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+            triggers.arm(fill)
+            act()
+            code = 0
+        except (StandfastError, sqlite3.OperationalError):
+            code = 3
+        finally:
+            if code == 1:
+                traceback.print_exc()
+            os._exit(code)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended in {0, 3}, "see the traceback above"
+    return ended == 3
 
 
 def reached_by(act: Callable[[], object]) -> list[str]:
@@ -185,6 +216,22 @@ def test_a_restore_survives_sigkill_at_every_point(before: Before, tmp_path: Pat
     assert left["restore.copied"] == "new"
 
 
+def test_a_restore_survives_a_full_disk_from_every_point_on(before: Before, tmp_path: Path) -> None:
+    """The old state, paused or not, or the new one; with room the same restore then comes to its end."""
+    order = ["old", "old, paused", "new"]
+    ranks = []
+    for at, point in enumerate(before.points):
+        shop = copied(before.day, tmp_path / str(at))
+        failed = ends_on_a_full_disk(partial(before.restore, shop), point)
+        left = before.look(shop)
+        assert failed or left == "new", point
+        ranks.append(order.index(left))
+        before.restore(shop)
+        assert before.look(shop) == "new", point
+    assert ranks == sorted(ranks), list(zip(before.points, ranks, strict=True))
+    assert set(ranks) == {0, 1, 2}
+
+
 def test_a_restore_survives_sigkill_at_any_moment(before: Before, tmp_path: Path) -> None:
     shop = copied(before.day, tmp_path / "timed")
     began = time.monotonic()
@@ -264,6 +311,18 @@ def test_a_recovery_survives_sigkill_at_every_point(paused: Paused, tmp_path: Pa
     assert left[-1] == "new"
     assert paused.points[-1] == "recover.committed"
     assert set(left[:-1]) == {"old"}
+
+
+def test_a_recovery_survives_a_full_disk_from_every_point_on(paused: Paused, tmp_path: Path) -> None:
+    """Nothing of it, as a typed failure; with room the same plan is then applied once."""
+    for at, point in enumerate(paused.points[:-1]):
+        shop = copied(paused.day, tmp_path / str(at))
+        assert ends_on_a_full_disk(partial(paused.recover, shop), point), point
+        assert rows_of(shop.layout.database) == paused.old, point
+        assert shop.control().paused
+        done = paused.recover(shop)
+        assert (done.status, done.duplicate) == ("ACTIVE", False)
+        assert without(rows_of(shop.layout.database)) == paused.new
 
 
 def test_a_recovery_survives_sigkill_at_any_moment(paused: Paused, tmp_path: Path) -> None:
