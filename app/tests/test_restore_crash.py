@@ -82,7 +82,7 @@ def died(act: Callable[[], object], point: str = "", nth: int = 1, after: float 
 
 
 def ends_on_a_full_disk(act: Callable[[], object], point: str) -> bool:
-    """Do it in a fork where no file can grow from the point on; whether it then failed as an operator sees it.
+    """Do it in a fork where no file can grow from the point on; whether it then failed.
 
     Only root could mount a small disk; the limit makes each write fail as that would (EFBIG).
     """

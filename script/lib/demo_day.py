@@ -128,8 +128,8 @@ def refused(plan: Path, digest: str, **variables: Any) -> str:
         log = (FOLDER / "recover.log").read_text()
     else:
         raise DemoError(f"{plan} was applied, and should not have been")
-    said = re.search(r'"(?:msg|assertion_msg)": "((?:[^"\\]|\\.)*)"', log)
-    return " ".join(said[1].replace("\\n", " ").split())[:300] if said else log[-300:]
+    said = re.search(r"Refused: (.{1,160})", " ".join(log.split()))
+    return f"refused: {said[1]} ..." if said else "refused"
 
 
 def fill(plan: Path, arrived: str) -> str:
