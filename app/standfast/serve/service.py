@@ -2,7 +2,7 @@
 
 A pass: schedules that are due, low-stock episodes, delegated work that ended, orders, one claim and its turn,
 reports into the outbox. The first one asks the supplier whether this state is older than the world.
-Waiting sleeps until something is written beside the store or a slot comes due, and never asks a model.
+Waiting asks the store one PRAGMA a second and never a model.
 """
 
 import faulthandler
@@ -85,7 +85,7 @@ def serve(
     stop = Stop()
     refuse_other_user(layout)
     with (
-        stop.listening(notifier.stopping, layout.state),
+        stop.listening(notifier.stopping),
         writer_lock(layout),
         closing(open_store(layout.database, COMPONENTS)) as connection,
     ):
@@ -194,7 +194,6 @@ class Service:
 
     def one_pass(self) -> bool:
         """One bounded pass; True when it found something to do, so that more may follow."""
-        self._next_slot = None
         did = self._work() if self._may_work() else False
         self.passes += 1
         self._failed_at = None
@@ -349,8 +348,14 @@ class Service:
         return status != Status.AUTHORITY_LOST
 
     def _wait(self, seen: int) -> None:
-        longest = self._settings.longest_wait
-        if self._next_slot is not None:
-            # No shorter than a poll: a slot that is due and could not be fired must not make it spin.
-            longest = min(longest, max(POLL_SECONDS, self._next_slot - self._clock.wall()))
-        until_something_happens(self._connection, self._stop, seen=seen, longest=longest, poll=POLL_SECONDS)
+        until_something_happens(
+            self._connection,
+            self._stop,
+            seen=seen,
+            longest=self._settings.longest_wait,
+            poll=POLL_SECONDS,
+            due=self._slot_is_due,
+        )
+
+    def _slot_is_due(self) -> bool:
+        return self._next_slot is not None and self._clock.wall() >= self._next_slot

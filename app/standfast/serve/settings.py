@@ -14,7 +14,7 @@ from standfast.shop.config import ShopConfig
 from standfast.work import channels
 
 POLL_SECONDS = 1.0
-"""How often a service looks that nothing tells of writes: whether anything changed; one PRAGMA, no query."""
+"""How often a waiting service looks whether anything changed; one PRAGMA, no query."""
 LONGEST_WAIT = 30.0
 """The longest time between two full passes, in seconds; shorter when the watchdog asks for it."""
 
