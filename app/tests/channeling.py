@@ -1,6 +1,5 @@
 """An instance whose channel is a bot of the stand-in, and a desk that makes rounds when the test says so."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ OPERATORS = f'telegram = {{ "{LUCY}" = "lucy" }}'
 
 def with_channel(root: Path, more: str = "", *, kind: str = "telegram", low: bool = False) -> Instance:
     """An initialised instance with a channel of a kind, and ``more`` lines of `[channel]`."""
-    instance = Instance.make(root, low=low, start=time.time())
+    instance = Instance.make(root, low=low)
     shop = instance.layout.shop
     shop.write_text(configured(shop.read_text(), OPERATORS, f'kind = "{kind}"\n{more}'))
     return instance

@@ -262,7 +262,7 @@ def day(root: Path) -> Iterator[Day]:
     with ExitStack() as stack:
         (root / "supplier").mkdir()
         made = stack.enter_context(supplier(root / "supplier"))
-        instance = Instance.make(root, start=time.time())
+        instance = Instance.make(root)
         with instance.store() as connection:
             epoch = authority.operations(connection).epoch
         with made.client() as client:

@@ -61,7 +61,7 @@ def mounted(places: Places, *points: tuple[str, str]) -> None:
 def instance(tmp_path: Path) -> Instance:
     """An instance as an install leaves it, but for the release itself and the unit."""
     (tmp_path / "root").mkdir(0o750)
-    found = Instance.make(tmp_path / "root", start=time.time())
+    found = Instance.make(tmp_path / "root")
     layout = found.layout
     for folder in (layout.backups, layout.receipts):
         folder.mkdir(0o700)

@@ -97,9 +97,8 @@ def works(host: Host) -> None:
 
 
 def stage(controller: Controller, archive: Path, names: list[str]) -> None:
-    variables = {"release_archive": str(archive), "standfast_serial": "100%"}
-    controller.write_inventory("all", {name: {} for name in names}, variables)
-    good(controller.playbook("preflight", inventory="all"))
+    controller.write_inventory("all", {name: {} for name in names}, {"release_archive": str(archive)})
+    good(controller.playbook("preflight", inventory="all", extra_vars={"standfast_serial": "100%"}))
 
 
 @pytest.fixture(scope="session")
