@@ -158,7 +158,7 @@ def of_the_service(folder: Path) -> dict[str, object]:
 
 def of_commands(folder: Path) -> dict[str, object]:
     """Each by itself, while another connection has the store open, as the service has it."""
-    instance = Instance.make(folder, start=time.time())
+    instance = Instance.make(folder)
     instance.add()
     with instance.store() as store:
         claim, now = instance.claim(), instance.clock.now()

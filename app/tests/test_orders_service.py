@@ -456,8 +456,8 @@ def test_the_whole_story_through_the_real_service_and_a_real_supplier(
         layout.environment.write_text("".join(f'{name}="{value}"\n' for name, value in access.items()))
         code, told = run(layout, "order", "send", strawberry)
         assert (code, told["refused"]["code"]) == (3, "not_approved")
-        approve = ("order", "approve", drafts["strawberry"]["digest"], "--operator", "lucy", "--hours", "1")
-        until = run(layout, *approve)[1]["until"]
+        hour = ("order", "approve", drafts["strawberry"]["digest"], "--operator", "lucy", "--hours", "1")
+        until = run(layout, *hour)[1]["until"]
         capsys.readouterr()
         assert cli.main(["--state", str(layout.state), "order", "show", strawberry]) == 0
         assert f"{until} (lucy)" in capsys.readouterr().out
