@@ -122,7 +122,7 @@ def test_a_host_that_is_lost_at_work_stops_the_roll_too(
         )
         wait_until(
             lambda: run.done() or four.run("test -e /srv/lucy/state/upgrade.json", check=False).rc == 0,
-            240,
+            600,
             "four is at work",
             every=0.1,
         )
