@@ -250,7 +250,7 @@ def test_an_older_store_is_left_to_init(run: Run, instance: Instance) -> None:
         (["stock"], "vanilla     2        0         8              6"),
         (["work", "list"], "WORK"),
         (["report", "list"], "REPORT"),
-        (["schedule", "list"], "30 6 * * * (UTC)"),
+        (["schedule", "list"], "0 0 29 2 * (UTC)"),
         (["skill", "show"], "Opening: Good morning, Lucy."),
         (["skill", "history"], "VERSION"),
         (["init"], "already so"),
