@@ -203,7 +203,7 @@ def refusal(error: BaseException) -> Refusal:
     if no_space(error):
         return Refusal(
             code="disk_full",
-            reason="there is no room on the disk; the change that met it was undone",
+            reason="there is no room on the disk",
             observed=first_line,
             remedy="make room (runbooks/service-down.md, `Act: disk full`), then do it again",
         )
