@@ -13,6 +13,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
+from serving import PATIENCE
 from support import COMPONENTS, Instance
 
 from standfast.errors import Refused
@@ -124,7 +125,7 @@ def test_what_is_no_store_is_refused_at_once(tmp_path: Path) -> None:
             look_at(path, schema_versions)
         assert refused.value.code == code
         assert traces(tmp_path) == before
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_a_service_that_starts_meanwhile_makes_it_look_again(instance: Instance) -> None:
@@ -193,12 +194,12 @@ def test_beside_a_writer_at_full_speed_every_look_is_whole_and_nothing_is_lost(i
 
     seen = []
     with busy_writer(instance.layout.database) as commits:
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
+        until = time.monotonic() + PATIENCE
+        while len(seen) < 100 or seen[-1][0] <= 50:
             seen.append(look_at(instance.layout.database, pairs))
+            assert time.monotonic() < until
     assert all(count in {0, last + 1} for count, last in seen)
     assert seen == sorted(seen)
-    assert seen[-1][0] > 50
     assert look_at(instance.layout.database, pairs)[0] == commits[0]
     with instance.store() as store:
         assert store.execute("PRAGMA integrity_check").fetchone()[0] == "ok"

@@ -243,7 +243,7 @@ def test_beside_a_writer_at_full_speed_nothing_is_lost(
     for one in found:
         assert one.rehearsal is not None
         assert one.rehearsal.ok, one.rehearsal.problems
-    assert commits[0] > 50
+    assert commits[0] > len(found), "the writer was never held up"
     assert instance.rows("SELECT count(*), max(a) FROM pairs") == [(commits[0], commits[0] - 1)]
     assert instance.rows("PRAGMA integrity_check") == [("ok",)]
 
