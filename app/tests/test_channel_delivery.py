@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from bot_api import CHAT, SECRET, TOKEN, BotApiServer, bot_api
 from channeling import Channeling, configured, desk_of, with_channel
 from support import Instance
+from webhook_receiver import Receiver, receiver
 
 from standfast import work
 from standfast.errors import ConfigurationInvalid
@@ -273,48 +272,6 @@ def test_the_outbox_imports_no_http(tmp_path: Path) -> None:
 
 
 # The webhook.
-
-
-@dataclass
-class Receiver:
-    """A webhook's receiver that keeps what it was sent."""
-
-    url: str
-    status: int = 204
-    drop: bool = False
-    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-
-
-@contextmanager
-def receiver() -> Iterator[Receiver]:
-    made: Receiver
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            made.received.append(({"path": self.path, **dict(self.headers)}, body))
-            if made.drop:
-                self.close_connection = True
-                return
-            self.send_response(made.status)
-            self.send_header("Content-Length", "0")
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made = Receiver(f"http://127.0.0.1:{server.server_address[1]}/in/s3cret?key=k%20y")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

@@ -1,6 +1,8 @@
-"""A channel through the installed service: a real process, a real Bot API on loopback, a real supplier."""
+"""A channel through the installed service: a real process, a real server on loopback, a real supplier."""
 
+import json
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +11,11 @@ from bot_api import STRANGER, BotApiServer, bot_api
 from channeling import with_channel
 from supplying import TOKEN, Supplier, supplier
 from support import Instance, Process, eventually
+from webhook_receiver import receiver
 
 from standfast import authority
+from standfast.cli import main as cli
+from standfast.operations.health import look
 
 FLOOD = 40
 
@@ -89,3 +94,45 @@ def test_operators_decide_through_the_running_service_and_nobody_else_does(
     assert [one["sku"] for one in account.receipts()] == ["vanilla"]
     assert instance.rows("SELECT operator FROM approvals") == [("lucy",)]
     assert sum(text.startswith("Approved until") for text in api.texts()) == 1
+
+
+def delivery(instance: Instance, work: str) -> tuple[str, str]:
+    """The only report of a work item, and where it is; empty before there is one."""
+    rows = instance.rows("SELECT id, delivery FROM reports WHERE work = ?", work)
+    return rows[0] if rows else ("", "")
+
+
+def command(instance: Instance, *words: str) -> int:
+    return cli.main(["--json", "--state", str(instance.layout.state), *words])
+
+
+def test_a_webhook_of_the_running_service_gets_each_report_once_whatever_becomes_of_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = with_channel(tmp_path, "webhook_idempotent = false", kind="webhook")
+    with receiver() as made, Process(instance, STANDFAST_WEBHOOK_URL=made.url).ready() as process:
+        told = instance.add("How is the stock?", session="told").work
+        eventually(lambda: delivery(instance, told)[1] == "sent")
+
+        # The receiver takes the next one, and the answer does not come before the time-out.
+        made.silent = threading.Event()
+        unheard = instance.add("How is the stock now?", session="unheard").work
+        eventually(lambda: delivery(instance, unheard)[1] == "sending")
+        eventually(lambda: delivery(instance, unheard)[1] == "unknown", seconds=60)
+        made.silent.set()
+        made.silent = None
+        health = look(instance.layout, instance.clock.now())
+        assert health.uncertain_reports == 1
+        assert [str(one.rule) for one in health.attention] == ["uncertain_reports"]
+
+        # Nobody but the operator has it sent again. The service goes on meanwhile.
+        later = instance.add("And now?", session="later").work
+        eventually(lambda: delivery(instance, later)[1] == "sent")
+        report = delivery(instance, unheard)[0]
+        assert command(instance, "report", "resolve", report, "--sent") == 0
+        assert delivery(instance, unheard) == (report, "sent")
+        capsys.readouterr()
+        assert command(instance, "health") == 0, capsys.readouterr().out
+        assert process.terminate() == 0
+    keys = [json.loads(body)["id"] for _, body in made.received]
+    assert keys == [delivery(instance, work)[0] for work in (told, unheard, later)]
