@@ -23,3 +23,11 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         return found
 
     return look_up
+
+
+def leave_out(module: str) -> None:
+    """Let the import of ``module`` fail, as where it is not installed, unless it was imported before.
+
+    For what a library tries to import and does without.
+    """
+    sys.modules.setdefault(module, None)  # type: ignore[arg-type] # Python's own word for "there is none"

@@ -1,9 +1,11 @@
 """What each answer of a supplier proves: against the real process with its faults, and against a liar."""
 
+import json
 import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +26,7 @@ from standfast.orders import (
 from standfast.orders import client as clients
 from standfast.orders import http as over_http
 from standfast.orders.http import HttpSupplier
-from standfast.supplier.wire import OrderRequest
+from standfast.supplier.wire import OrderRequest, ReceiptPage
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +251,30 @@ def test_httpx_is_imported_only_when_it_is_used(module: str) -> None:
         subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode
         == 0
     )
+
+
+def test_a_client_does_not_bring_the_command_line_of_httpx() -> None:
+    code = (
+        "import sys; from standfast.orders import HttpSupplier, SupplierAccess\n"
+        "HttpSupplier(SupplierAccess('http://supplier.test', 'token'))\n"
+        "sys.exit(bool({'rich', 'pygments', 'click'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False)
+    assert done.returncode == 0
+
+
+def test_receipts_are_light_for_ten_thousand_are_held_at_once(running: Supplier) -> None:
+    with client(running.url) as account:
+        account.submit(asked(0x601))
+        known = next(account.receipts()).model_dump()
+    many = [
+        known | {"sequence": n, "receipt_id": f"{n:024x}", "operation_id": f"{n:024x}"} for n in range(500)
+    ]
+    page = json.dumps({"receipts": many, "next": None})
+    tracemalloc.start()
+    try:
+        found = ReceiptPage.model_validate_json(page).receipts
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held / len(found) < 1100

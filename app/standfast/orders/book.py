@@ -3,6 +3,7 @@
 import sqlite3
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from sys import intern
 
 from standfast.errors import BadInput, Refused
 from standfast.orders.intent import Intent, money
@@ -69,6 +70,28 @@ class Order:
             unit_cost_cents=self.unit_cost_cents,
             currency=self.currency,
         )
+
+    @property
+    def total_cents(self) -> int:
+        """What it costs."""
+        return self.quantity * self.unit_cost_cents
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Of an order, what a comparison with the supplier's receipts needs: every order is held at once."""
+
+    id: str
+    status: str
+    target: str
+    sku: str
+    currency: str
+    quantity: int
+    unit_cost_cents: int
+    digest: str
+    receipt_id: str | None
+    sent: int
+    """Not 0: it was sent at least once, or a receipt of it is kept."""
 
     @property
     def total_cents(self) -> int:
@@ -158,9 +181,16 @@ def told(order: Order) -> str:
     return f"- {what} from {order.target}: {_TOLD[order.status]} ({order.note})"
 
 
-def all_orders(connection: sqlite3.Connection) -> list[Order]:
-    """Every order there is, oldest first."""
-    return _orders(connection, "ORDER BY seq")
+def all_orders(connection: sqlite3.Connection) -> dict[str, Brief]:
+    """Every order there is, by its id, oldest first."""
+    rows = connection.execute(
+        "SELECT id, status, target, sku, currency, quantity, unit_cost_cents, digest, receipt_id,"
+        " attempts > 0 OR receipt IS NOT NULL FROM orders ORDER BY seq"
+    )
+    return {
+        order: Brief(order, intern(status), intern(target), intern(sku), intern(currency), *others)
+        for order, status, target, sku, currency, *others in rows
+    }
 
 
 def orders_of(connection: sqlite3.Connection, work: str) -> list[Order]:

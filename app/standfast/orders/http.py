@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ValidationError
 
 from standfast.errors import Refused
+from standfast.lazy import leave_out
 from standfast.orders.client import (
     Absent,
     Accepted,
@@ -46,6 +47,7 @@ class HttpSupplier:
     """The account over HTTP, with explicit time-outs, no redirects and no proxy from the environment."""
 
     def __init__(self, access: SupplierAccess, *, transport: "httpx.BaseTransport | None" = None) -> None:
+        leave_out("httpx._main")  # its command line: 5 MB resident
         import httpx  # noqa: PLC0415 - only a process that talks to a supplier pays for it
 
         self._errors = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError)

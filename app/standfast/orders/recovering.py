@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from standfast.errors import Refused
-from standfast.orders.book import Order, all_orders, utc_day
+from standfast.orders.book import Brief, all_orders, utc_day
 from standfast.orders.client import as_json
 from standfast.orders.intent import LARGEST_QUANTITY, SMALLEST_QUANTITY, Intent
 from standfast.orders.sending import confirm, differences_from
@@ -113,7 +113,7 @@ def foresee_orders(
     operation is known here with other bytes), ``account_forgot`` (a receipt was counted here that the account
     does not hold), ``delivery_recorded`` (a delivery that the records hold is denied).
     """
-    local = {order.id: order for order in all_orders(connection)}
+    local = all_orders(connection)
     refuse_differing(local, receipts)
     refuse_forgotten(local, receipts)
     denied = [
@@ -139,7 +139,7 @@ def foresee_orders(
     ]
 
 
-def refuse_differing(local: Mapping[str, Order], receipts: Iterable["SupplierReceipt"]) -> None:
+def refuse_differing(local: Mapping[str, Brief], receipts: Iterable["SupplierReceipt"]) -> None:
     """Raise Refused ``receipts_differ`` when a receipt is not exactly what was ordered here."""
     counted = {order.receipt_id: order.id for order in local.values() if order.receipt_id is not None}
     wrong = []
@@ -163,7 +163,7 @@ def refuse_differing(local: Mapping[str, Order], receipts: Iterable["SupplierRec
         )
 
 
-def refuse_forgotten(local: Mapping[str, Order], receipts: Iterable["SupplierReceipt"]) -> None:
+def refuse_forgotten(local: Mapping[str, Brief], receipts: Iterable["SupplierReceipt"]) -> None:
     """Raise Refused ``account_forgot`` when the account lacks a receipt that was counted here."""
     held = {receipt.receipt_id for receipt in receipts}
     lacking = [
@@ -180,12 +180,12 @@ def refuse_forgotten(local: Mapping[str, Order], receipts: Iterable["SupplierRec
         )
 
 
-def _status(local: Mapping[str, Order], receipt: "SupplierReceipt") -> str:
+def _status(local: Mapping[str, Brief], receipt: "SupplierReceipt") -> str:
     order = local.get(receipt.operation_id)
     return "unknown here" if order is None else order.status
 
 
-def _accepted(order: Order | None, receipt: "SupplierReceipt", *, received: bool) -> OrderEffect:
+def _accepted(order: Brief | None, receipt: "SupplierReceipt", *, received: bool) -> OrderEffect:
     after = "DELIVERED" if received else "CONFIRMED"
     before = "unknown here" if order is None else order.status
     what: What = "import" if order is None else "keep" if before == after else "confirm"

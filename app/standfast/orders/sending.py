@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from standfast.authority import Claim
 from standfast.clock import Clock
 from standfast.errors import Refused
-from standfast.orders.book import Order, live_approval, show_order, utc_day
+from standfast.orders.book import Brief, Order, live_approval, show_order, utc_day
 from standfast.orders.client import Accepted, Declined, Outcome, Supplier, Unclear, as_json
 from standfast.orders.era import acting, current_epoch
 from standfast.store import immediate, triggers
@@ -238,7 +238,7 @@ def differences(connection: sqlite3.Connection, order: Order, receipt: "Supplier
     return differences_from(order, receipt, None if counted is None else str(counted[0]))
 
 
-def differences_from(order: Order, receipt: "SupplierReceipt", counted: str | None) -> Sequence[str]:
+def differences_from(order: Order | Brief, receipt: "SupplierReceipt", counted: str | None) -> Sequence[str]:
     """``differences``, when the order for which the receipt was counted (or None) is known already."""
     expected = {
         "operation_id": order.id,

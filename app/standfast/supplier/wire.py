@@ -32,7 +32,7 @@ What a client may conclude about one operation:
 Money is integer cents; times are RFC 3339 in UTC.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, override
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -136,6 +136,14 @@ class SupplierReceipt(_Response):
     currency: str
     digest: str
     accepted_at: str
+
+    @override
+    def model_post_init(self, context: Any) -> None:
+        """Share the set of the given fields, which are all of them: ten thousand are held at once."""
+        object.__setattr__(self, "__pydantic_fields_set__", _WHOLE)
+
+
+_WHOLE = set(SupplierReceipt.model_fields)
 
 
 class ReceiptPage(_Response):

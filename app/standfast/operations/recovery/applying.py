@@ -54,7 +54,8 @@ class Interrupted(BaseModel):
     outcome: Literal["report", "requeue"]
 
 
-class Change(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Change:
     """One thing that is otherwise afterwards."""
 
     what: str
@@ -270,17 +271,18 @@ def _receipts(account: SupplierAccount, plan: Plan) -> list[SupplierReceipt]:
         )
     receipts = list(account.receipts())
     orders.refuse_invalid(receipts)
-    present = {receipt.operation_id: reference(receipt) for receipt in receipts}
     planned = {operation: one.reference for operation, one in plan.deliveries.items()}
-    if present != planned:
-        differ = sorted(one for one in {*present, *planned} if present.get(one) != planned.get(one))
+    differ = {}
+    for receipt in receipts:
+        before, present = planned.pop(receipt.operation_id, "not there"), reference(receipt)
+        if present != before:
+            differ[receipt.operation_id] = f"{present}; plan: {before}"
+    differ |= {operation: f"not accepted; plan: {before}" for operation, before in planned.items()}
+    if differ:
         raise Refused(
             "receipts_changed",
             "the supplier's receipts are not those of the inspection",
-            observed=[
-                f"operation {one}: {present.get(one, 'not accepted')}; plan: {planned.get(one, 'not there')}"
-                for one in differ[:_TOLD]
-            ],
+            observed=[f"operation {one}: {told}" for one, told in sorted(differ.items())[:_TOLD]],
             remedy="inspect the account again: `standfast account inspect`",
         )
     return receipts
@@ -345,8 +347,8 @@ def _apply(connection: sqlite3.Connection, layout: Layout, case: _Case) -> Recov
     told = foreseen.told(check=False)
     result = told.model_dump_json(exclude={"changes", "receipt"})
     connection.execute(
-        "INSERT INTO recoveries VALUES (?, ?, ?, ?, ?, ?)",
-        (asked.digest, plan.authority, case.data.decode("utf-8"), asked.operator, now, result),
+        "INSERT INTO recoveries VALUES (?, ?, CAST(? AS TEXT), ?, ?, ?)",
+        (asked.digest, plan.authority, case.data, asked.operator, now, result),
     )
     detail = {"digest": asked.digest, "operator": asked.operator, "orders": told.orders}
     record_event(connection, "operations.recovered", plan.authority, detail, now)

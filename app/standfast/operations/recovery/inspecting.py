@@ -32,7 +32,8 @@ from standfast.store import triggers
 from standfast.supplier.wire import SupplierReceipt
 
 
-class UnknownHere(BaseModel):
+@dataclass(frozen=True, slots=True)
+class UnknownHere:
     """One operation that the account accepted and that the local records never sent."""
 
     operation: str
@@ -190,7 +191,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _refuse_unusable(connection: sqlite3.Connection, receipts: list[SupplierReceipt]) -> None:
     orders.refuse_invalid(receipts)
-    local = {order.id: order for order in orders.all_orders(connection)}
+    local = orders.all_orders(connection)
     orders.refuse_differing(local, receipts)
     orders.refuse_forgotten(local, receipts)
 
@@ -226,7 +227,7 @@ def _told(
     *,
     rotated: bool,
 ) -> Inspected:
-    known = {order.id: order for order in orders.all_orders(connection)}
+    known = orders.all_orders(connection)
     accepted = {receipt.operation_id for receipt in receipts}
     return Inspected(
         changed=True,
@@ -240,8 +241,7 @@ def _told(
         unknown_here=[
             UnknownHere(operation=receipt.operation_id, reference=reference(receipt))
             for receipt in receipts
-            if receipt.operation_id not in known
-            or not (known[receipt.operation_id].attempts or known[receipt.operation_id].receipt)
+            if receipt.operation_id not in known or not known[receipt.operation_id].sent
         ],
         uncertain_here=[
             order.id

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, override
 
 from pydantic import (
     AfterValidator,
@@ -61,6 +61,14 @@ class Delivery(_Part):
     """Whether its goods have arrived; null until somebody has said so."""
     reference: Annotated[str, Field(max_length=1000)]
     """What the supplier's receipt says, for the person who looks; must be there unchanged."""
+
+    @override
+    def model_post_init(self, context: Any) -> None:
+        """As a supplier receipt does."""
+        object.__setattr__(self, "__pydantic_fields_set__", _WHOLE)
+
+
+_WHOLE = set(Delivery.model_fields)
 
 
 class LostUsage(_Part):

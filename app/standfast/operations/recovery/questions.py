@@ -54,7 +54,8 @@ def recorded_deliveries(layout: Layout) -> set[str]:
     """The operations that the store itself holds as DELIVERED; none when it cannot be read."""
     try:
         with reading(layout) as connection:
-            return {one.id for one in orders.all_orders(connection) if one.status == "DELIVERED"}
+            known = orders.all_orders(connection).values()
+            return {one.id for one in known if one.status == "DELIVERED"}
     except StandfastError:
         return set()
 

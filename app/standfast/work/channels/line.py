@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from standfast.lazy import leave_out
 from standfast.work.delivery import NotSent
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Line:
         A message that must not be sent twice goes over a new one: an old one may just have been closed by the
         other side, and then nobody knows.
         """
+        leave_out("httpx._main")  # its command line: 5 MB resident
         import httpx  # noqa: PLC0415 - only a service whose channel needs it pays for it
 
         self._never = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
