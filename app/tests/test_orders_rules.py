@@ -3,7 +3,7 @@
 import hashlib
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from buying import FAULTS, KEY_WINDOW, POLICY, Buying
 from world import HOST, dump
 
 from standfast import authority, orders, work
-from standfast.authority import StaleClaim
+from standfast.authority import Claim, StaleClaim
 from standfast.errors import BadInput, Refused
 from standfast.orders import Accepted, Intent, Unclear
+from standfast.store import triggers
 
 
 @pytest.fixture
@@ -364,21 +365,112 @@ def test_a_claim_sends_only_its_own_orders_and_only_while_it_is_current(shop: Bu
     assert shop.account.sent == []
 
 
-def test_an_answer_to_a_claim_that_has_ended_is_found_by_reconciliation(shop: Buying) -> None:
+def its_lease_passes(shop: Buying, _claim: Claim) -> None:
+    shop.time.passes(301)
+
+
+def it_is_canceled(shop: Buying, claim: Claim) -> None:
+    work.cancel(shop.connection, claim.work, reason="test", now=shop.now())
+
+
+@pytest.mark.parametrize("ends", [its_lease_passes, it_is_canceled])
+@pytest.mark.parametrize(
+    ("fault", "status", "money"),
+    [
+        ("none", "CONFIRMED", (0, 1800)),
+        ("refuse", "REJECTED", (0, 0)),
+        ("drop_after_accept", "UNKNOWN", (1800, 0)),
+    ],
+)
+def test_an_answer_to_a_claim_that_has_ended_meanwhile_is_recorded_at_once(
+    shop: Buying,
+    ends: Callable[[Buying, Claim], None],
+    fault: str,
+    status: str,
+    money: tuple[int, int],
+) -> None:
+    """For the order only: the claim writes nothing more."""
     claim, order = shop.approved()
-    shop.account.leaving = lambda _request: shop.time.passes(301)
+    shop.account.leaving = lambda _request: ends(shop, claim)
+    with pytest.raises(StaleClaim):
+        shop.send(order, claim, fault)
+    assert (shop.show(order).status, shop.money()) == (status, money)
+    assert work.transcript(shop.connection, claim.work)[1:] == []
+    if status == "UNKNOWN":
+        assert shop.reconcile(order).how == "found"
+    assert len(shop.receipts()) == (status != "REJECTED")
+    assert len(shop.account.sent) == 1
+
+
+def it_is_paused(shop: Buying) -> None:
+    authority.pause(shop.connection, "test", shop.now())
+
+
+def the_marker_goes(shop: Buying) -> None:
+    shop.marker.rename(shop.marker.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("comes", [it_is_paused, the_marker_goes])
+def test_an_answer_in_a_pause_writes_nothing_and_is_found_afterwards(
+    shop: Buying, comes: Callable[[Buying], None]
+) -> None:
+    claim, order = shop.approved()
+    shop.account.leaving = lambda _request: comes(shop)
     with pytest.raises(StaleClaim):
         shop.send(order, claim)
     shop.account.leaving = lambda _request: None
     assert shop.show(order).status == "SENDING"
+    if not shop.marker.exists():
+        shop.marker.with_name("elsewhere").rename(shop.marker)
+    authority.resume(shop.connection, shop.marker, "test", shop.now())
     with refused("not_uncertain"):
         shop.reconcile(order)
-    shop.time.passes(120)
+    asked_at = orders.asked_about_at(shop.show(order))
+    assert asked_at is not None
+    shop.time.passes(asked_at - shop.now() - 0.001)
+    assert orders.give_up_waiting(shop.connection, clock=shop.clock, marker=shop.marker) == []
+    shop.time.passes(0.002)
     [lost] = orders.give_up_waiting(shop.connection, clock=shop.clock, marker=shop.marker)
     assert lost.status == "UNKNOWN"
     assert shop.reconcile(order).how == "found"
     assert shop.money() == (0, 1800)
     assert len(shop.receipts()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "after"),
+    [
+        ("none", "CONFIRMED", "CONFIRMED"),
+        ("refuse", "REJECTED", "REJECTED"),
+        ("drop_after_accept", "UNKNOWN", "CONFIRMED"),
+        ("drop_before_accept", "UNKNOWN", "UNKNOWN"),
+    ],
+)
+def test_a_revocation_between_the_commit_of_sending_and_the_request_recalls_nothing(
+    shop: Buying, fault: str, status: str, after: str
+) -> None:
+    """The request leaves, once. It is never sent a second time, and its answer counts."""
+    claim, order = shop.approved()
+    revoked: list[orders.Revoked] = []
+
+    def revoke(point: str) -> None:
+        if point == "send.leaves":
+            revoked.append(shop.revoke(order))
+
+    triggers.arm(revoke)
+    try:
+        assert shop.send(order, claim, fault).status == status
+    finally:
+        triggers.disarm()
+    assert [(one.changed, one.recalled, one.order.status) for one in revoked] == [(True, False, "SENDING")]
+    if status == "UNKNOWN":
+        shop.reconcile(order)
+    found = shop.show(order)
+    assert found.status == after
+    if after == "UNKNOWN":
+        assert found.note.endswith("its approval has ended: never sent again")
+        assert shop.money() == (1800, 0)
+    assert len(shop.account.sent) == 1
 
 
 def test_a_lookup_comes_before_any_retransmission(shop: Buying) -> None:

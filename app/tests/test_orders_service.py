@@ -20,6 +20,7 @@ from standfast import authority, orders
 from standfast.agent import Dispatcher, OfflinePlanner, ScriptedModel
 from standfast.agent.model import Reply, ToolCall
 from standfast.cli import main as cli
+from standfast.clock import rfc3339
 from standfast.layout import Layout
 from standfast.notify import Notifier
 from standfast.operations import health
@@ -540,8 +541,13 @@ def test_a_cancellation_says_what_it_cannot_recall(shop: Shop, capsys: pytest.Ca
     shop.run()
     cancel = ["--state", str(shop.instance.layout.state), "work", "cancel", str(order.work)]
     assert cli.main(cancel) == 0
-    assert f"order {order.id}: was sent before and cannot be recalled" in capsys.readouterr().out
+    said = capsys.readouterr().out
     sent = shop.orders()["vanilla"]
+    assert sent.next_look is not None
+    told = f"it is UNKNOWN until the supplier answers, and is asked about at {rfc3339(sent.next_look)}"
+    assert f"order {order.id}: was sent before and cannot be recalled; {told}" in said
+    assert cli.main(["--state", str(shop.instance.layout.state), "order", "show", order.id]) == 0
+    assert f"the service asks the supplier at {rfc3339(sent.next_look)}" in capsys.readouterr().out
     assert (sent.status, sent.reserved_cents) == ("UNKNOWN", 1800)
 
 

@@ -141,6 +141,8 @@ class OrderShown(BaseModel):
     receipt: SupplierReceipt | None
     refused_receipt: SupplierReceipt | None
     """A supplier receipt that does not match this order; a person must look into it."""
+    asked_about_at: str | None
+    """When the service asks the supplier what became of it, if no answer settles it before."""
     also_open: list[OrderEntry]
     """Other open orders of the same product."""
 
@@ -224,6 +226,7 @@ def show(ctx: typer.Context, order: OrderId) -> None:
             history=[OrderStep.of(one) for one in orders.history_of(connection, order)],
             receipt=_kept(found.receipt),
             refused_receipt=_kept(found.refused_receipt),
+            asked_about_at=None if (asked := orders.asked_about_at(found)) is None else rfc3339(asked),
             also_open=[OrderEntry.of(one) for one in also],
         )
     emit(ctx, shown, lambda: _render(shown))
@@ -413,6 +416,8 @@ def _render(shown: OrderShown) -> None:
             ("sent", f"{order.attempts} times"),
         ]
     )
+    if shown.asked_about_at is not None:
+        write(f"if no answer settles it before, the service asks the supplier at {shown.asked_about_at}")
     for name, receipt in (("receipt", shown.receipt), ("REFUSED RECEIPT", shown.refused_receipt)):
         if receipt is not None:
             write(f"{name}: {printable(receipt.model_dump_json())}")

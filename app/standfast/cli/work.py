@@ -13,7 +13,7 @@ from standfast.clock import rfc3339
 from standfast.operations.configuration import shop_config
 from standfast.operations.opening import reading, writing
 from standfast.operations.usage import UsageFigures, of_work
-from standfast.orders import orders_of
+from standfast.orders import Order, asked_about_at, orders_of
 from standfast.shop.tools import sources_of
 from standfast.store import new_id
 from standfast.work import (
@@ -280,10 +280,18 @@ def cancel_(
         write(f"work {work} ({result.status_before}): {told}")
         for order in result.orders_revoked:
             write(f"order {order}: {'would be revoked' if context.check else 'revoked'}")
-        for order in result.orders_sent:
-            write(f"order {order}: was sent before and cannot be recalled; see `standfast order show`")
+        for order in after:
+            if order.id in result.orders_sent:
+                write(f"order {order.id}: was sent before and cannot be recalled{_still_open(order)}")
 
     emit(ctx, result, render)
+
+
+def _still_open(order: Order) -> str:
+    asked = asked_about_at(order)
+    if asked is None:
+        return f"; it is {order.status}: `standfast order show {order.id}`"
+    return f"; it is {order.status} until the supplier answers, and is asked about at {rfc3339(asked)}"
 
 
 def _time(seconds: float | None) -> str | None:

@@ -72,7 +72,16 @@ if TYPE_CHECKING:
         refuse_forgotten,
         refuse_invalid,
     )
-    from standfast.orders.sending import Attempt, begin, give_up_waiting, send, sendable, settle, transmit
+    from standfast.orders.sending import (
+        Attempt,
+        asked_about_at,
+        begin,
+        give_up_waiting,
+        send,
+        sendable,
+        settle,
+        transmit,
+    )
     from standfast.orders.waiting import (
         finish_waiting,
         has_open_orders,
@@ -120,6 +129,7 @@ __all__ = [
     "approvals_of",
     "approve",
     "approve_within",
+    "asked_about_at",
     "begin",
     "compare",
     "connect",
@@ -189,7 +199,7 @@ __getattr__ = lazily(
         "recovering": (
             "OrderEffect apply_effects foresee_orders refuse_differing refuse_forgotten refuse_invalid"
         ),
-        "sending": "Attempt begin give_up_waiting send sendable settle transmit",
+        "sending": "Attempt asked_about_at begin give_up_waiting send sendable settle transmit",
         "waiting": "finish_waiting has_open_orders left_blocked to_tell wait waits wake",
         "http": "HttpSupplier",
     },

@@ -6,11 +6,12 @@ that. An outcome that proves nothing leaves the order UNKNOWN, with its reservat
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from standfast.authority import Claim
+from standfast.authority import Claim, StaleClaim
 from standfast.clock import Clock
 from standfast.errors import Refused
 from standfast.orders.book import Brief, Order, live_approval, show_order, utc_day
@@ -58,13 +59,21 @@ def send(
     judged in the transaction that commits SENDING. Raises StaleClaim, and Refused: ``paused``,
     ``marker_disagrees``, ``order_unknown``, ``not_yours``, ``not_approved``, ``approval_ended``,
     ``account_other_epoch``; then nothing was sent. StaleClaim also when the claim ended while the supplier
-    answered: then the order stays SENDING and is reconciled.
+    answered: what was answered is recorded all the same, unless the era ended with it or is paused; then the
+    order stays SENDING and is reconciled.
     """
     attempt = begin(connection, order, supplier, claim=claim, clock=clock, marker=marker)
     triggers.reach("send.leaves")
     outcome = transmit(supplier, attempt)
     triggers.reach("send.answered")
-    return settle(connection, attempt, outcome, claim=claim, clock=clock, marker=marker)
+    try:
+        return settle(connection, attempt, outcome, claim=claim, clock=clock, marker=marker)
+    except StaleClaim:
+        # Nothing more is written for the claim. What the supplier did is no deed of the claim's: it is a fact
+        # that a lookup would find, too, and a refusal in hand is more than a lookup could find.
+        with suppress(Refused):
+            settle(connection, attempt, outcome, claim=None, clock=clock, marker=marker)
+        raise
 
 
 def begin(
@@ -268,6 +277,18 @@ def becomes_unknown(connection: sqlite3.Connection, order: Order, reason: str, n
         "UPDATE orders SET status = 'UNKNOWN', note = ?, changed_at = ?, next_look = ? WHERE id = ?",
         (reason[:_NOTE_LENGTH], now, now + FIRST_LOOK, order.id),
     )
+
+
+def asked_about_at(order: Order) -> float | None:
+    """When the service asks the supplier what became of it, if no answer settles it before, epoch seconds.
+
+    None when it will not be asked about: it is certain, or a person must look into its receipt.
+    """
+    if order.status == "SENDING" and order.last_sent_at is not None:
+        return order.last_sent_at + SENDING_SECONDS
+    if order.status == "UNKNOWN" and order.refused_receipt is None:
+        return order.next_look
+    return None
 
 
 def give_up_waiting(connection: sqlite3.Connection, *, clock: Clock, marker: Path) -> list[Order]:
