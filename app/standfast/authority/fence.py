@@ -20,18 +20,17 @@ PAUSED_OR_REPLACED = "runtime paused or replaced by restore"
 SUPERSEDED = "worker claim expired or superseded"
 DELEGATION_ENDED = "delegation expired or parent canceled"
 
-# The control row, and beside it the claim's row if all of its identity matches and its lease has not ended.
-# The parameters are the claim's fields in their order, then now.
+# A row only if nothing is paused and all of the claim's identity is that of a row whose lease has not ended;
+# only when there is none is it asked why. The parameters are the claim's fields in their order, then now.
 _CURRENT = """
-SELECT operations.epoch, operations.paused, own.id, own.parent, own.deadline, above.status
-  FROM operations
-  LEFT JOIN work AS own
-    ON own.id = ? AND own.owner = ? AND own.generation = ? AND own.epoch = ? AND own.role = ?
+SELECT operations.epoch, own.parent, own.deadline
+  FROM operations, work AS own
+ WHERE operations.id = 1 AND operations.paused = 0
+   AND own.id = ? AND own.owner = ? AND own.generation = ? AND own.epoch = ? AND own.role = ?
    AND own.session = ? AND own.subject = ? AND own.prompt = ? AND own.status = 'RUNNING'
    AND own.lease_until > ?
-  LEFT JOIN work AS above ON above.id = own.parent
- WHERE operations.id = 1
 """
+_CONTROL = "SELECT epoch FROM operations WHERE id = 1 AND paused = 0"
 
 
 class StaleClaim(Refused):
@@ -92,16 +91,20 @@ def assert_current(connection: sqlite3.Connection, claim: Claim, now: float, mar
     found = markers.read_epoch(marker)
     if found is None:
         raise StaleClaim(MARKER_UNAVAILABLE)
-    row = connection.execute(_CURRENT, (*claim, now)).fetchone()
-    if row is None:
+    current = connection.execute(_CURRENT, (*claim, now)).fetchone()
+    control = current or connection.execute(_CONTROL).fetchone()
+    if control is None or not found == control[0] == claim.epoch:
         raise StaleClaim(PAUSED_OR_REPLACED)
-    epoch, paused, work, parent, deadline, parent_status = row
-    if paused or not found == epoch == claim.epoch:
-        raise StaleClaim(PAUSED_OR_REPLACED)
-    if work is None:
+    if current is None:
         raise StaleClaim(SUPERSEDED)
-    if parent is not None and (deadline <= now or parent_status == "CANCELED"):
+    _, parent, deadline = current
+    if parent is not None and (deadline <= now or _is_canceled(connection, parent)):
         raise StaleClaim(DELEGATION_ENDED)
+
+
+def _is_canceled(connection: sqlite3.Connection, work: str) -> bool:
+    found = connection.execute("SELECT status = 'CANCELED' FROM work WHERE id = ?", (work,)).fetchone()
+    return bool(found[0])
 
 
 FencedNow = NewType("FencedNow", float)

@@ -5,6 +5,7 @@ The fence compares line 1 in every write; start-up and preflight compare line 2.
 
 import hashlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,13 @@ MACHINE_ID = Path("/etc/machine-id")
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _LONGEST = 512
+
+_SETTLED = 2.0
+"""Seconds after a change in which the next one might still have the same change time: file systems count it
+in ticks of their own. A marker that young is read every time."""
+
+_known: dict[str, tuple[tuple[int, int, int], str]] = {}
+"""By path: which state of the file was read, and the epoch in it."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +37,39 @@ class Marker:
 
 def read(path: Path) -> Marker | None:
     """The marker at ``path``, or None when it is missing, unreadable, empty or not text."""
-    lines = _lines(path)
-    return None if lines is None else Marker(epoch=lines[0], host=lines[2].partition("\n")[0])
-
-
-def read_epoch(path: Path) -> str | None:
-    """The epoch alone, as ``read`` would give it; this is done for every write."""
-    lines = _lines(path)
-    return None if lines is None else lines[0]
-
-
-def _lines(path: Path) -> tuple[str, str, str] | None:
-    """The first line, its end and the rest; None as ``read`` says."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:
-            lines = os.read(descriptor, _LONGEST).decode("ascii").partition("\n")
+            epoch, _, rest = os.read(descriptor, _LONGEST).decode("ascii").partition("\n")
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return None
-    return None if not lines[0] or lines[0].isspace() else lines
+    return Marker(epoch=epoch, host=rest.partition("\n")[0]) if epoch.strip() else None
+
+
+def read_epoch(path: Path) -> str | None:
+    """The epoch alone, as ``read`` would give it.
+
+    This is done for every write, so a file that has not changed since it was read is not read again: opening
+    it costs more than the rest of the fence. Every change of what it says, of its mode or of which file it
+    is has another inode or another change time, which nobody can set.
+    """
+    name = str(path)
+    try:
+        state = os.stat(name)  # noqa: PTH116 - a Path's stat costs twice as much
+    except (OSError, ValueError):
+        return None
+    identity = (state.st_dev, state.st_ino, state.st_ctime_ns)
+    known = _known.get(name)
+    if known is not None and known[0] == identity:
+        return known[1]
+    found = read(path)
+    if found is None:
+        return None
+    if time.time() - state.st_ctime > _SETTLED:
+        _known[name] = (identity, found.epoch)
+    return found.epoch
 
 
 def write(path: Path, marker: Marker) -> None:
