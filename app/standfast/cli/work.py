@@ -280,9 +280,8 @@ def cancel_(
         write(f"work {work} ({result.status_before}): {told}")
         for order in result.orders_revoked:
             write(f"order {order}: {'would be revoked' if context.check else 'revoked'}")
-        for order in after:
-            if order.id in result.orders_sent:
-                write(f"order {order.id}: was sent before and cannot be recalled{_still_open(order)}")
+        for sent in (one for one in after if one.id in result.orders_sent):
+            write(f"order {sent.id}: was sent before and cannot be recalled{_still_open(sent)}")
 
     emit(ctx, result, render)
 
