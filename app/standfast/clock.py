@@ -30,10 +30,12 @@ class Clock:
 
     def now(self) -> float:
         """Epoch seconds (UTC), never less than any value returned before."""
-        with self._lock:
-            boot = self._boot()
-            self._offset = max(self._offset, self._wall() - boot)
-            return boot + self._offset
+        wall = self._wall()
+        boot = self._boot()  # after it, so that a pause between the two cannot move the clock ahead
+        if wall - boot > self._offset:
+            with self._lock:
+                self._offset = max(self._offset, wall - boot)
+        return boot + self._offset
 
     def wall(self) -> float:
         """What the host's wall clock says now; may go back."""

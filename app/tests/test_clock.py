@@ -1,6 +1,7 @@
 """Time never goes back within a process, and no clock step lengthens a lease."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,23 @@ def test_a_step_forward_is_seen_and_stays() -> None:
     assert clock.now() == START + 3600
     time.wall -= 3600
     assert clock.now() == START + 3600
+
+
+def test_a_pause_between_its_looks_at_two_clocks_does_not_move_it_ahead() -> None:
+    time = Time()
+    pauses = iter([0, 0, 0, 5])  # before each look; the first two are those of its making
+
+    def after_a_pause(look: Callable[[], float]) -> Callable[[], float]:
+        def looking() -> float:
+            time.passes(next(pauses, 0))
+            return look()
+
+        return looking
+
+    clock = Clock(wall=after_a_pause(lambda: time.wall), boot=after_a_pause(lambda: time.boot))
+    assert clock.now() == START + 5
+    time.passes(1)
+    assert clock.now() == START + 6
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 1e4)), max_size=30))
