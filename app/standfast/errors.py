@@ -1,6 +1,16 @@
 """Every error that an operator can meet, with the exit code that the command line gives it."""
 
+import errno
+import sqlite3
 from collections.abc import Sequence
+
+_SQLITE_NO_SPACE = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,  # a quota, or a limit on the size of files
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class StandfastError(Exception):
@@ -44,3 +54,10 @@ class StoreBusy(StandfastError):
     """Another process held the store's write lock past the bound; nothing was written."""
 
     exit_code = 1
+
+
+def no_space(error: BaseException) -> bool:
+    """Whether a full disk, a quota or a limit on the size of files is the cause."""
+    if isinstance(error, sqlite3.OperationalError):
+        return error.sqlite_errorcode in _SQLITE_NO_SPACE
+    return isinstance(error, OSError) and error.errno in _NO_SPACE

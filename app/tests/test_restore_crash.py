@@ -4,6 +4,8 @@ The points are those that a whole run reaches, so a new one is killed at without
 full tier each is killed at, and many moments between them; else a part of each.
 """
 
+import io
+import json
 import math
 import os
 import random
@@ -15,7 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from support import Instance
 from world import dump
 
 from standfast import authority
+from standfast.cli import main as cli
 from standfast.errors import StandfastError
 from standfast.layout import Layout
 from standfast.operations.backup.listing import listing
@@ -81,11 +84,12 @@ def died(act: Callable[[], object], point: str = "", nth: int = 1, after: float 
     return ended == -signal.SIGKILL
 
 
-def ends_on_a_full_disk(act: Callable[[], object], point: str) -> bool:
-    """Do it in a fork where no file can grow from the point on; whether it then failed.
+def ends_on_a_full_disk(act: Callable[[], object], point: str, *also: type[Exception]) -> bool:
+    """Do it in a fork where no file can grow from the point on; whether it then failed, and said so.
 
     Only root could mount a small disk; the limit makes each write fail as that would (EFBIG).
     """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -94,14 +98,15 @@ def ends_on_a_full_disk(act: Callable[[], object], point: str) -> bool:
 
             def fill(reached: str) -> None:
                 if reached == point:
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
 
             triggers.arm(fill)
             act()
             code = 0
-        except (StandfastError, sqlite3.OperationalError):
+        except (StandfastError, *also):
             code = 3
         finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
             if code == 1:
                 traceback.print_exc()
             os._exit(code)
@@ -232,6 +237,39 @@ def test_a_restore_survives_a_full_disk_from_every_point_on(before: Before, tmp_
     assert set(ranks) == {0, 1, 2}
 
 
+def test_a_full_disk_at_the_last_checkpoint_says_what_stands_and_the_same_restore_ends_it(
+    before: Before, tmp_path: Path
+) -> None:
+    shop = copied(before.day, tmp_path / "full")
+    log = shop.layout.database.with_name("agent.sqlite-wal")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    out = io.StringIO()
+
+    def fill(reached: str) -> None:
+        if reached == "restore.marker_written":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+
+    triggers.arm(fill)
+    try:
+        with redirect_stdout(out), redirect_stderr(io.StringIO()):
+            words = ["--json", "--state", str(shop.layout.state), "restore", shop.morning, "--no-receipt"]
+            code = cli.main(words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        triggers.disarm()
+    told = json.loads(out.getvalue())
+    assert (code, told["changed"], told["refused"]["code"]) == (1, None, "disk_full")
+    assert "restored and paused" in told["refused"]["reason"]
+    assert "make room" in told["refused"]["remedy"]
+    assert log.stat().st_size > 0
+    with closing(sqlite3.connect(shop.layout.database)) as reader:
+        assert reader.execute("SELECT paused FROM operations").fetchall() == [(1,)]
+        again = before.restore(shop)
+        assert (again.changed, again.checkpointed) == (False, True)
+        assert log.stat().st_size == 0
+    assert before.look(shop) == "new"
+
+
 def test_a_restore_survives_sigkill_at_any_moment(before: Before, tmp_path: Path) -> None:
     shop = copied(before.day, tmp_path / "timed")
     began = time.monotonic()
@@ -314,10 +352,11 @@ def test_a_recovery_survives_sigkill_at_every_point(paused: Paused, tmp_path: Pa
 
 
 def test_a_recovery_survives_a_full_disk_from_every_point_on(paused: Paused, tmp_path: Path) -> None:
-    """Nothing of it, as a typed failure; with room the same plan is then applied once."""
+    """Nothing of it; with room the same plan is then applied once."""
     for at, point in enumerate(paused.points[:-1]):
         shop = copied(paused.day, tmp_path / str(at))
-        assert ends_on_a_full_disk(partial(paused.recover, shop), point), point
+        recover = partial(paused.recover, shop)
+        assert ends_on_a_full_disk(recover, point, sqlite3.OperationalError), point  # the CLI tells it
         assert rows_of(shop.layout.database) == paused.old, point
         assert shop.control().paused
         done = paused.recover(shop)

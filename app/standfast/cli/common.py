@@ -16,7 +16,7 @@ from typing import cast
 import typer
 from pydantic import BaseModel, ValidationError
 
-from standfast.errors import BadInput, ConfigurationInvalid, Refused, StandfastError, StoreBusy
+from standfast.errors import BadInput, ConfigurationInvalid, Refused, StandfastError, StoreBusy, no_space
 from standfast.layout import Layout, running_release
 
 EXIT_UNEXPECTED = 1
@@ -179,20 +179,13 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
 
 def refusal(error: BaseException) -> Refusal:
     """What to tell of an error. Holds no secret: a validation error is told by field, never by value."""
-    from standfast.operations.backup.limits import no_space  # noqa: PLC0415 - only when something failed
-
     if isinstance(error, Refused):
         seen = error.observed if isinstance(error.observed, str) else list(error.observed)
         return Refusal(
             code=error.code, reason=error.reason, observed=seen or None, remedy=error.remedy or None
         )
     if isinstance(error, StandfastError):
-        return Refusal(
-            code=getattr(error, "code", _code(error)),
-            reason=str(error),
-            observed=getattr(error, "observed", None),
-            remedy=getattr(error, "remedy", None),
-        )
+        return _told(error)
     if isinstance(error, ValidationError):
         places = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['type']}"
@@ -205,12 +198,26 @@ def refusal(error: BaseException) -> Refusal:
             code="disk_full",
             reason="there is no room on the disk",
             observed=first_line,
-            remedy="make room (runbooks/service-down.md, `Act: disk full`), then do it again",
+            remedy=_ROOM,
         )
     return Refusal(
         code="unexpected",
         reason=f"{type(error).__name__}: {first_line}".rstrip(": "),
         remedy=_unexpected(error),
+    )
+
+
+_ROOM = "make room (runbooks/service-down.md, `Act: disk full`), then do it again"
+
+
+def _told(error: StandfastError) -> Refusal:
+    """Its own sentence; a full disk behind it is told by the code and the remedy."""
+    full = error.__cause__ is not None and no_space(error.__cause__)
+    return Refusal(
+        code=getattr(error, "code", "disk_full" if full else _code(error)),
+        reason=str(error),
+        observed=getattr(error, "observed", None),
+        remedy=getattr(error, "remedy", _ROOM if full else None),
     )
 
 

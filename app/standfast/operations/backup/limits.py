@@ -1,9 +1,7 @@
 """What bounds a backup: a deadline, the growth of the write-ahead log, free space, and whoever cancels it."""
 
-import errno
 import os
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +12,6 @@ from types import FrameType
 from typing import NamedTuple
 
 from standfast.errors import Refused
-
-_SQLITE_NO_SPACE = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR_WRITE,  # a quota, or a limit on the size of files
-    sqlite3.SQLITE_IOERR_SHMOPEN,
-    sqlite3.SQLITE_IOERR_SHMSIZE,
-}
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
@@ -117,13 +107,6 @@ def refuse_little_space(folder: Path, wanted: int) -> None:
             observed=f"{free} bytes are free at {folder}, {wanted} are wanted",
             remedy="make room (`standfast backup prune`), or name another place with --to",
         )
-
-
-def no_space(error: BaseException) -> bool:
-    """Whether a full disk, a quota or a limit on the size of files is the cause."""
-    if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode in _SQLITE_NO_SPACE
-    return isinstance(error, OSError) and error.errno in _NO_SPACE
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from standfast.authority import operations
 from standfast.durable import create_empty, create_folder, publish, sync_file, sync_folder
-from standfast.errors import Refused, StandfastError
+from standfast.errors import Refused, StandfastError, no_space
 from standfast.layout import Layout
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE, FOLDER_MODE, MAKING, MANIFEST, PARTIAL, SNAPSHOT
-from standfast.operations.backup.limits import Guard, Progress, Report, no_space
+from standfast.operations.backup.limits import Guard, Progress, Report
 from standfast.operations.backup.listing import BackupEntry, look
 from standfast.operations.backup.manifest import (
     BackupManifest,

@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from standfast.authority import host_identity, operations, pause, refuse_while_held, writer_lock
 from standfast.authority import marker as markers
 from standfast.authority.marker import Marker
-from standfast.errors import Refused, StandfastError, StoreBusy
+from standfast.errors import Refused, StandfastError, StoreBusy, no_space
 from standfast.layout import Layout
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.folders import in_use
-from standfast.operations.backup.limits import Limits, Report, no_space, quiet
+from standfast.operations.backup.limits import Limits, Report, quiet
 from standfast.operations.backup.snapshot import sealed
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.recovery.eras import is_awaiting, restored
@@ -111,10 +111,11 @@ def restore(
     asked = _Asked(layout, source, now, time.monotonic(), live, report, limits or Limits())
     active = examine(layout, newer_aside=newer_aside)
     if done := _already(asked, active):
-        if not check:
-            with _alone(layout):
-                clear(layout)
-        return done
+        if check:
+            return done
+        with _alone(layout):
+            clear(layout)
+            return done.model_copy(update={"checkpointed": _fold_back(layout)})
     _refuse_unfit(asked, active)
     if check:
         refuse_unverified(asked.source, report)
@@ -268,8 +269,7 @@ class _Restore:
                 f" {error}; mend the cause, and restore again from the same backup"
             ) from error
         triggers.reach("restore.marker_written")
-        with closing(open_store(layout.database, COMPONENTS)) as connection:
-            emptied = checkpoint(connection)
+        emptied = _fold_back(layout)
         triggers.reach("restore.checkpointed")
         _verify(layout, image, inode)
         triggers.reach("restore.verified")
@@ -289,6 +289,18 @@ class _Restore:
             checkpointed=emptied,
             seconds=round(time.monotonic() - self.asked.began, 3),
         )
+
+
+def _fold_back(layout: Layout) -> bool:
+    """Move the restored store's log into its file; False when a reader of the old state keeps it there."""
+    try:
+        with closing(open_store(layout.database, COMPONENTS)) as connection:
+            return checkpoint(connection)
+    except sqlite3.Error as error:
+        raise StandfastError(
+            "the store is restored and paused, and only its log could not be moved into its file:"
+            f" {error}; mend the cause, and restore again from the same backup, which then only does that"
+        ) from error
 
 
 class _Damaged(Exception):
