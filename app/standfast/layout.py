@@ -1,7 +1,9 @@
 """Where everything of one instance lives, and which paths are allowed at all."""
 
 import json
+import os
 import re
+import stat
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +16,9 @@ from standfast.errors import BadInput, Refused
 
 DEFAULT_STATE = Path("/srv/lucy/state")
 """The state directory of the default instance."""
+
+PRIVATE = 0o700
+"""The mode of a folder that holds what is nobody else's business."""
 
 _ALLOWED_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
 
@@ -127,6 +132,36 @@ def checked_path(text: str, name: str) -> Path:
             "with no .. segment"
         )
     return Path(text)
+
+
+def refuse_shared(folder: Path, kind: str, *, elsewhere: str = "") -> None:
+    """Raise Refused unless it is a folder, and of this user alone; OSError when there is nothing.
+
+    The codes begin with ``kind``: ``backups_folder`` (a link, a file), ``backups_mode``, ``backups_owner``.
+    """
+    found = folder.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(
+            f"{kind}_folder",
+            f"{folder} is not a folder",
+            observed="a link" if stat.S_ISLNK(found.st_mode) else "a file",
+            remedy=f"move it away{elsewhere}",
+        )
+    if mode != PRIVATE:
+        raise Refused(
+            f"{kind}_mode",
+            f"{folder} is open to other users",
+            observed=f"mode {mode:04o}",
+            remedy=f"chmod {PRIVATE:04o} {folder}",
+        )
+    if found.st_uid != os.geteuid():
+        raise Refused(
+            f"{kind}_owner",
+            f"{folder} belongs to another user",
+            observed=f"uid {found.st_uid}, running as uid {os.geteuid()}",
+            remedy="run it as the service user",
+        )
 
 
 def running_release() -> str:

@@ -18,13 +18,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from standfast.errors import BadInput, Refused
+from standfast.layout import refuse_shared
 from standfast.receipts.model import Difference, Receipt, ReceiptLine, ReceiptList, Verification
 
 FILE_NAME = re.compile(r"(?P<sequence>\d{6,})-(?P<operation>[a-z][a-z0-9-]*)-(?P<short>[0-9a-f]{8})\.json")
 PENDING_NAME = re.compile(r"pending-[A-Za-z0-9_.:@+-]+\.json")
 MAX_FILE = 4_194_304
 """Bytes; a longer file is not a receipt."""
-FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 
 
@@ -73,7 +73,7 @@ def file_name(content: Mapping[str, Any]) -> str:
 def check_folder(folder: Path) -> None:
     """Refuse a receipts folder that is absent, a link, open to others or another user's."""
     try:
-        found = folder.lstat()
+        refuse_shared(folder, "receipts")
     except FileNotFoundError:
         raise Refused(
             "no_receipts",
@@ -81,25 +81,6 @@ def check_folder(folder: Path) -> None:
             observed="absent",
             remedy="install the instance, or name its state directory with --state",
         ) from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise Refused(
-            "receipts_folder", f"{folder} is not a folder", observed="not a folder", remedy="move it away"
-        )
-    mode = stat.S_IMODE(found.st_mode)
-    if mode != FOLDER_MODE:
-        raise Refused(
-            "receipts_mode",
-            f"{folder} is open to other users",
-            observed=f"mode {mode:04o}",
-            remedy=f"chmod 0700 {folder}",
-        )
-    if found.st_uid != os.geteuid():
-        raise Refused(
-            "receipts_owner",
-            f"{folder} belongs to another user",
-            observed=f"uid {found.st_uid}, running as uid {os.geteuid()}",
-            remedy="run it as the service user",
-        )
 
 
 def entries(folder: Path) -> list[Entry]:

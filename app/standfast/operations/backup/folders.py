@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 from standfast.clock import rfc3339
 from standfast.durable import create_folder, sync_folder, write_file
 from standfast.errors import Refused
-from standfast.layout import Layout
+from standfast.layout import PRIVATE, Layout, refuse_shared
 
 SNAPSHOT = "snapshot.sqlite"
 PARTIAL = "snapshot.sqlite.partial"
@@ -35,7 +34,7 @@ SEQUENCE = "sequence"
 """In the folder of all backups: the highest number that was given out."""
 SIDECARS = ("-wal", "-shm", "-journal")
 
-FOLDER_MODE = 0o700
+FOLDER_MODE = PRIVATE
 FILE_MODE = 0o600
 LAST_SEQUENCE = 10**12 - 1
 """The highest number that a folder's name holds."""
@@ -78,10 +77,9 @@ def backups_folder(layout: Layout, *, make: bool = False) -> Path:
         except OSError as error:
             raise _absent(folder, error.strerror or "") from error
     try:
-        found = folder.lstat()
+        refuse_shared(folder, "backups", elsewhere="; to keep a backup elsewhere, name the place with --to")
     except OSError as error:
         raise _absent(folder, error.strerror or "") from error
-    _refuse_shared(folder, found)
     return folder
 
 
@@ -92,30 +90,6 @@ def _absent(folder: Path, observed: str) -> Refused:
         observed=observed,
         remedy=f"install the instance, or make it as its user: mkdir -m 0700 {folder}",
     )
-
-
-def _refuse_shared(folder: Path, found: os.stat_result) -> None:
-    if not stat.S_ISDIR(found.st_mode):
-        raise Refused(
-            "backups_folder",
-            f"{folder} is not a folder",
-            observed="a link" if stat.S_ISLNK(found.st_mode) else "a file",
-            remedy="move it away; to keep a backup elsewhere, name the place with --to",
-        )
-    if stat.S_IMODE(found.st_mode) != FOLDER_MODE:
-        raise Refused(
-            "backups_mode",
-            f"{folder} is open to other users",
-            observed=f"mode {stat.S_IMODE(found.st_mode):04o}",
-            remedy=f"chmod 0700 {folder}",
-        )
-    if found.st_uid != os.geteuid():
-        raise Refused(
-            "backups_owner",
-            f"{folder} belongs to another user",
-            observed=f"uid {found.st_uid}, running as uid {os.geteuid()}",
-            remedy="run it as the service user",
-        )
 
 
 @contextmanager
