@@ -83,6 +83,11 @@ class Host:
     """Name -> release id."""
 
     @property
+    def hog(self) -> Path:
+        """The file that takes all the room of the disk that the instance is on."""
+        return self.root / "hog"
+
+    @property
     def layout(self) -> Layout:
         return Layout(self.root / "state")
 
@@ -218,17 +223,22 @@ class Host:
         return self._child(by, words, {"FLOOR": force[0], "REASON": force[1]})
 
     def configure(
-        self, *, pairs: dict[str, str] | None = None, shop: Path | None = None, at: str = ""
+        self,
+        *,
+        pairs: dict[str, str] | None = None,
+        shop: Path | None = None,
+        at: str = "",
+        signal_: str = "KILL",
     ) -> Ran:
         """A change of the configuration by the release that is named `old`."""
         told = {"PAIRS": "" if pairs is None else json.dumps(pairs), "SHOP": str(shop or "")}
-        return self._child("old", ["configure", self.releases["old"], *([at, "KILL"] if at else [])], told)
+        return self._child("old", ["configure", self.releases["old"], *([at, signal_] if at else [])], told)
 
     def _child(self, by: str, words: list[str], told: dict[str, str]) -> Ran:
         command = [self.python(by), "-B", str(TESTS / "switching_child.py"), str(self.layout.state)]
         done = subprocess.run(
             [*command, str(self.manager / "home"), *words],
-            env=self.environment() | told,
+            env=self.environment() | {"HOG": str(self.hog)} | told,
             capture_output=True,
             text=True,
             timeout=120,
@@ -255,11 +265,21 @@ def _contents(version: str) -> dict[str, bytes]:
     return {LOCK: b"", APP_LOCK: render([pin]).encode(), app: app.encode(), pip: b""}
 
 
-def make(root: Path, template: Host | None = None) -> Host:
-    """An initialised instance with some work to do, and the releases of the template."""
+def make(root: Path, template: Host | None = None, *, outside: Path | None = None) -> Host:
+    """An initialised instance with some work to do, and the releases of the template.
+
+    With `outside` the double of the manager lies there, and only its units on the disk of the instance.
+    """
     root.mkdir(exist_ok=True)
-    for folder in ("bin", "manager", "manager/home"):
-        (root / folder).mkdir()
+    if outside is None:
+        for folder in ("bin", "manager", "manager/home"):
+            (root / folder).mkdir()
+    else:
+        (root / "home").mkdir()
+        for folder in ("bin", "manager"):
+            (outside / folder).mkdir(exist_ok=True)
+            (root / folder).symlink_to(outside / folder)
+        (outside / "manager/home").symlink_to(root / "home")
     shutil.copy(TESTS / "double/systemctl", root / "bin/systemctl")
     host = Host(root)
     if template is not None:

@@ -3,7 +3,8 @@
     switching_child.py STATE UNITS upgrade|rollback|configure|check RELEASE [POINT SIGNAL]
 
 It prints the result as JSON and every point that it reaches on stderr; the first time that it reaches POINT
-it gets the signal. FLOOR and REASON in the environment are
+it gets the signal. Where SIGNAL is FULL or FLOOD, the disk is full from there on instead: the file HOG takes
+all the room that there is, for FLOOD at every later point again. FLOOR and REASON in the environment are
 those of a rollback, PAIRS and SHOP what is configured.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from standfast.errors import BadInput, Refused
@@ -31,7 +33,12 @@ def main(state: str, units: str, operation: str, release: str, *killed: str) -> 
         print(f"point {reached}", file=sys.stderr, flush=True)
         if reached in left:
             left.remove(reached)
-            os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
+            if name in {"FULL", "FLOOD"}:
+                fill(Path(os.environ["HOG"]))
+            else:
+                os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
+        elif name == "FLOOD" and not left:
+            fill(Path(os.environ["HOG"]))
 
     triggers.arm(reach)
     layout = Layout(Path(state))
@@ -55,6 +62,16 @@ def main(state: str, units: str, operation: str, release: str, *killed: str) -> 
         return 2
     print(found.model_dump_json())
     return 0 if found.step is None else 1
+
+
+def fill(hog: Path) -> None:
+    """Take all the room that there is on its disk."""
+    with suppress(OSError), hog.open("ab") as file:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+                    file.flush()
 
 
 def tell(step: str) -> None:

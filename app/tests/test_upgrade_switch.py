@@ -151,6 +151,16 @@ def test_where_going_back_is_not_safe_the_service_stays_stopped(host: Host, name
     assert host.running() is None
 
 
+def test_of_a_stop_only_what_could_not_be_done_is_said_to_be_undone(host: Host) -> None:
+    (host.manager / "stays enabled").write_text("yes")
+    ran = host.switch("unreviewed", "old")
+    assert ran.result["outcome"] == "stopped"
+    assert "it starts with the host still: `systemctl --user disable` failed" in ran.result["reason"]
+    assert "could not be shown" not in ran.result["reason"]
+    assert f"/releases/{host.releases['old']}/" in host.unit, "the rest was done"
+    assert host.running() is None
+
+
 def test_after_a_stop_a_corrected_release_takes_over(host: Host) -> None:
     assert host.switch("unreadable", "old").result["outcome"] == "stopped"
     ran = host.switch("new", "old")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from standfast.errors import Refused, StandfastError
 from standfast.layout import Layout
+from standfast.operations.backup.limits import no_space
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.preflight import files, host, release, store
 from standfast.operations.preflight.rehearsing import rehearse
@@ -175,7 +176,10 @@ def _check(name: str, found: Found) -> Check:
 
 def _refused(name: str, error: Exception) -> Check:
     told, remedy = str(error) or type(error).__name__, "see why it cannot be looked at, and look again"
-    if isinstance(error, Refused):
+    if no_space(error):
+        told = f"there is no room on the disk: {told}"
+        remedy = "make room (runbooks/service-down.md, `Act: disk full`), and look again"
+    elif isinstance(error, Refused):
         lines = [error.observed] if isinstance(error.observed, str) else list(error.observed)
         told, remedy = ": ".join(line for line in (error.reason, "; ".join(lines)) if line), error.remedy
     return Check(name=name, outcome="refuse", observed=told, remedy=remedy)

@@ -15,7 +15,7 @@ from standfast.layout import Layout
 from standfast.operations import schema
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE
-from standfast.operations.backup.limits import Guard, Limits, cancelable, refuse_little_space
+from standfast.operations.backup.limits import Guard, Limits, cancelable, no_space, refuse_little_space
 from standfast.operations.backup.making import size_of_copy
 from standfast.operations.preflight.result import Rehearsal
 from standfast.operations.preflight.seen import StoreFacts, read_store
@@ -76,6 +76,8 @@ def _migrated(layout: Layout, copy: Path, copied: float, now: float) -> tuple[Re
     try:
         store = open_store(copy, schema.COMPONENTS)  # opening it brings it forward, all of it or nothing
     except (StandfastError, sqlite3.Error) as error:
+        if no_space(error):
+            raise  # no word against the migrations
         why = [line for line in ([error.observed] if isinstance(error, Refused) else []) if line]
         told = f"the migrations failed and were undone: {error}" + "".join(f" ({line})" for line in why)
         return tried.model_copy(update={"seconds": _since(began), "problems": [told]}), None

@@ -22,7 +22,8 @@ and so serves nobody. What a reboot starts by itself is the unit that is in plac
 
 (A) Where the target runs under its own unit, it is asked for a canary and the facts are compared; else the
 unit is stopped, and it goes on at `unit`. (B) The unit is stopped again, and what is to become of it is
-decided once more, by the store and the journal: that comes out the same. "Begins anew" makes a new backup;
+decided once more, by the store and the journal: that comes out the same. Where only the disk was full, there
+is room again now, and it goes on as if nothing had failed. "Begins anew" makes a new backup;
 the earlier one stays. At `migrate` nothing is pending then, and the facts were compared in the transaction
 that committed.
 
@@ -38,12 +39,12 @@ from standfast.authority import agrees, host_identity, operations, refuse_other_
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, checked_path
 from standfast.operations.schema import COMPONENTS, understood
-from standfast.operations.upgrade import facts
+from standfast.operations.upgrade import facts, reserve
 from standfast.operations.upgrade.falling_back import finish, go_back
 from standfast.operations.upgrade.journal import Journal, Step
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_of
 from standfast.operations.upgrade.result import GOOD, Operation, Switch
-from standfast.operations.upgrade.switching import Limits, StepFailed, Switching, reason_of, schema_now
+from standfast.operations.upgrade.switching import Limits, StepFailed, Switching, schema_now
 from standfast.release.installed import SEAL
 from standfast.store import Store, look_at, schema_versions
 from standfast.store.migrations import refuse_newer
@@ -72,7 +73,13 @@ def named(text: str, option: str) -> str:
     return text
 
 
-def carry_on(work: Switching, first: Step) -> Switch:
+def begin(work: Switching) -> Switch:
+    """A new switch. Refused `disk_full`, with nothing touched, without the room for its way back."""
+    reserve.keep(work.layout)
+    return _carry_on(work, "facts")
+
+
+def _carry_on(work: Switching, first: Step) -> Switch:
     """Forward from a step, and back when one fails."""
     try:
         work.forward(first)
@@ -82,18 +89,23 @@ def carry_on(work: Switching, first: Step) -> Switch:
 
 
 def resume(work: Switching) -> Switch:
-    """Bring a run that was cut short to its end. What it left decides how, not what it meant to do."""
+    """Bring a run that was cut short to its end. What it left decides how, not what it meant to do.
+
+    Going on needs the room for a way back, as a new one does; going back does not.
+    """
     found = work.journal
     work.resumed_from = found.step
-    if found.failed is not None:
+    if found.failed is not None and found.code != reserve.FULL:
         work.resumed_because = f"{found.failed} had failed and going back was under way: it goes on"
-        return go_back(work, StepFailed(found.failed, found.reason or "unknown"))
+        return go_back(work, StepFailed(found.failed, found.reason or "unknown", found.code))
+    reserve.keep(work.layout)
+    work.keeper.note(failed=None, reason=None, code=None)  # there is room now: nothing else had failed
     try:
         first, work.resumed_because = _where(work)
     except Exception as error:  # noqa: BLE001 - the safe way is the one back
-        return go_back(work, StepFailed(found.step, reason_of(error)))
+        return go_back(work, work.failed(found.step, error))
     work.tell(f"an earlier run was cut short at {found.step}: {work.resumed_because}")
-    return carry_on(work, first)
+    return _carry_on(work, first)
 
 
 def _where(work: Switching) -> tuple[Step, str]:

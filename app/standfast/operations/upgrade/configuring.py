@@ -19,7 +19,7 @@ from standfast.operations.opening import refuse_other_user
 from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
-    carry_on,
+    begin,
     foreseen,
     refuse_inactive,
     refuse_other_end,
@@ -97,9 +97,13 @@ class Files:
     def put_back(self) -> None:
         """Those of before are in place again; done already where nothing is kept."""
         for path, kept in self._pairs:
-            if kept.exists():
+            if _differ(path, kept):  # else it needs no room
                 write_file(path, kept.read_bytes(), MODE)
         initialise_instance(self._layout, now=time.time())
+
+    def owed(self) -> bool:
+        """Whether bytes of before are kept, and others are in place."""
+        return any(_differ(*pair) for pair in self._pairs)
 
     def forget(self) -> None:
         """The bytes of before are gone."""
@@ -109,6 +113,10 @@ class Files:
 
     def _write(self, pairs: Mapping[str, str], *, check: bool) -> bool:
         return environment.write(self._layout, pairs, adopt=self._wanted.adopt, check=check).changed
+
+
+def _differ(path: Path, kept: Path) -> bool:
+    return kept.exists() and kept.read_bytes() != path.read_bytes()
 
 
 def configure(
@@ -161,10 +169,11 @@ def configure(
             files=files,
         )
         if not cut_short:
-            return carry_on(work, "facts")
+            return begin(work)
         work.resumed_from = found.step
         work.resumed_because = "a change of the configuration was cut short: the one of before is put back"
-        return go_back(work, StepFailed(found.failed or found.step, found.reason or "it was cut short"))
+        because = found.reason or "it was cut short"
+        return go_back(work, StepFailed(found.failed or found.step, because, found.code))
 
 
 def _refuse_not_running(layout: Layout, manager: Manager, text: str) -> None:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from standfast.errors import StandfastError
-from standfast.operations.upgrade import facts
+from standfast.operations.upgrade import facts, reserve
 from standfast.operations.upgrade.fallback import why_not
 from standfast.operations.upgrade.journal import Step
 from standfast.operations.upgrade.result import Outcome, Switch
@@ -31,7 +31,9 @@ class Decision:
 def go_back(switch: Switching, failed: StepFailed) -> Switch:
     """Bring the host to a safe end after `failed`. Safe to repeat after a kill at any of its own steps."""
     switch.tell(f"{failed.step} failed: {failed.reason}")
-    switch.keeper.note(failed=failed.step, reason=failed.reason)
+    switch.keeper.if_there_is_room()
+    reserve.free(switch.layout)
+    switch.keeper.note(failed=failed.step, reason=failed.reason, code=failed.code)
     if not switch.journal.began("stop"):
         return finish(switch, "resumed", "the service was not touched")
     switch.canary = switch.comparison = switch.silence = switch.main_pid = None
@@ -112,24 +114,35 @@ def _enter(switch: Switching, step: Step) -> None:
 
 
 def _stay_stopped(switch: Switching, because: str, *, for_good: bool = True) -> Switch:
-    """Stopped, and so at the next boot too; what cannot be done of that is said."""
-    try:
-        switch.stopped()
-        if for_good:
-            switch.manager.enable(on=False)
-            # That of the release which `current` names: a restore, or whoever starts it then, gets it.
-            switch.manager.place(switch.journal.unit_before)
-    except Exception as error:  # noqa: BLE001 - there is nothing left to fall back to
-        because += f"; and the service could not be shown to stay stopped: {reason_of(error)}"
+    """Stopped, and so at the next boot too; what cannot be done of that is said, each by itself."""
+    acts = [("the service could not be shown to be stopped", switch.stopped)]
+    if for_good:
+        acts.append(("it starts with the host still", lambda: switch.manager.enable(on=False)))
+        if switch.files is not None:
+            acts.append(("the configuration of before is not in place", switch.files.put_back))
+        # That of the release which `current` names: a restore, or whoever starts it then, gets it.
+        before = switch.journal.unit_before
+        acts.append(("the unit of before is not in place", lambda: switch.manager.place(before)))
+    for untrue, act in acts:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - there is nothing left to fall back to
+            because += f"; and {untrue}: {reason_of(error)}"
     switch.main_pid = None
     return finish(switch, "stopped", because)
 
 
 def finish(switch: Switching, outcome: Outcome, because: str = "") -> Switch:
-    """Record the end of the switch, and say it."""
+    """Record the end of the switch, and say it.
+
+    A change of the configuration whose files of before could not be put back is not at its end: they are
+    kept, and the next run puts them back.
+    """
     journal, comparison = switch.journal, switch.comparison
     reason = None if journal.reason is None else f"{journal.reason}; {because}"
     text = switch.manager.text()
+    switch.keeper.if_there_is_room()
+    reserve.free(switch.layout)
     switch.keeper.enter("done")
     journal = switch.journal
     result = Switch(
@@ -143,6 +156,7 @@ def finish(switch: Switching, outcome: Outcome, because: str = "") -> Switch:
         resumed_from=switch.resumed_from,
         resumed_because=switch.resumed_because,
         step=journal.failed,
+        code=journal.code,
         reason=reason,
         silence_seconds=switch.silence,
         facts_before=journal.facts_before,
@@ -157,25 +171,48 @@ def finish(switch: Switching, outcome: Outcome, because: str = "") -> Switch:
         phases=journal.steps,
         ways_on=_ways_on(switch, outcome),
     )
-    switch.keeper.note(outcome=outcome, reason=reason, result=result)
-    if switch.files is not None:
-        switch.files.forget()
+    if outcome == "stopped" and switch.files is not None and switch.files.owed():
+        switch.keeper.note(reason=reason)
+    else:
+        switch.keeper.note(outcome=outcome, reason=reason, result=result)
+        if switch.files is not None:
+            switch.files.forget()
+    if switch.keeper.unwritten:
+        result = result.model_copy(update={"ways_on": [_UNWRITTEN, *result.ways_on]})
     switch.let_go()
     triggers.reach("upgrade.finished")
     return result
+
+
+_UNWRITTEN = (
+    "the disk has no room for the note that it ended: make room, and do the same again; it goes on from there"
+)
+
+_OWED = (
+    "make room (runbooks/service-down.md, `Act: disk full`); then `standfast upgrade configure`, without"
+    " options, puts the configuration of before back and starts the service"
+)
 
 
 def _ways_on(switch: Switching, outcome: Outcome) -> list[str]:
     journal = switch.journal
     if journal.failed is None:
         return []
+    full = journal.code == reserve.FULL
     if journal.operation == "configure":
+        if switch.files is not None and switch.files.owed():
+            return [_OWED]
+        if full:
+            return [reserve.REMEDY]
         return [
             "correct the configuration and change it again; `journalctl` shows what the service said to it"
         ]
     if outcome != "stopped":
-        return [f"release {journal.release_from} works on; switch again to a corrected {journal.release_to}"]
+        again = reserve.REMEDY if full else f"switch again to a corrected {journal.release_to}"
+        return [f"release {journal.release_from} works on; {again}"]
     ways = ["fix forward: make a release that understands this store and upgrade to it (runbooks/upgrade.md)"]
+    if full:
+        ways = [f"fix forward: nothing but the disk was seen to fail: {reserve.REMEDY}"]
     if not journal.migrated:
         ways.append(f"nothing was migrated: roll back to {journal.release_from} (runbooks/rollback.md)")
     if journal.backup is not None:

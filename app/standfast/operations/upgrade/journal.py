@@ -19,6 +19,7 @@ from standfast.clock import rfc3339
 from standfast.durable import write_file
 from standfast.errors import Refused
 from standfast.layout import Layout
+from standfast.operations.backup.limits import no_space
 from standfast.operations.upgrade.facts import Facts, Marks, Reading
 from standfast.operations.upgrade.result import Operation, Outcome, Phase, Switch
 from standfast.store import triggers
@@ -78,6 +79,8 @@ class Journal(BaseModel):
     """The step that failed: from there on it goes back."""
     reason: str | None = None
     """Why."""
+    code: str | None = None
+    """`disk_full` when that is why."""
     outcome: Outcome | None = None
     """null: not at its end."""
     result: Switch | None = None
@@ -125,18 +128,41 @@ class Keeper:
 
     def __init__(self, layout: Layout, journal: Journal) -> None:
         self._path = path(layout)
+        self._must = True
         self.journal = journal
+        self.unwritten = False
+        """Whether the disk had no room for what is known by now."""
 
-    def enter(self, step: Step, **known: object) -> None:
-        """Record on disk that `step` begins, with what is `known` by now."""
+    def enter(self, step: Step) -> None:
+        """Record on disk that `step` begins; where that fails, it has not begun."""
+        before = self.journal
         phase = Phase(name=step, started_at=rfc3339(time.time()))
-        self.note(step=step, steps=[*self.journal.steps, phase], **known)
+        try:
+            self.note(step=step, steps=[*before.steps, phase])
+        except OSError:
+            self.journal = before
+            raise
         triggers.reach(f"upgrade.{step}")
 
     def note(self, **known: object) -> None:
         """Record on disk what is known by now, within a step."""
         self.journal = self.journal.model_copy(update=known)
-        write_file(self._path, self.journal.model_dump_json(indent=1).encode() + b"\n", 0o600)
+        try:
+            write_file(self._path, self.journal.model_dump_json(indent=1).encode() + b"\n", 0o600)
+        except OSError as error:
+            if self._must or not no_space(error):
+                raise
+            self.unwritten = True
+        else:
+            self.unwritten = False
+
+    def if_there_is_room(self) -> None:
+        """From here on a full disk ends nothing: no way back and no end for want of a note.
+
+        The next run reads the last step that could be written, looks at the store and at what runs, and
+        decides by that, as after a kill.
+        """
+        self._must = False
 
 
 @contextmanager

@@ -54,6 +54,8 @@ class Switch(BaseModel):
     """What was found of the earlier run, and so what was done about it."""
     step: str | None = None
     """Where it failed."""
+    code: str | None = None
+    """`disk_full` when that is why it failed."""
     reason: str | None = None
     """Why it failed, and what was done and not done then."""
     silence_seconds: float | None = None

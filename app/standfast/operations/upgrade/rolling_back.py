@@ -15,7 +15,7 @@ from standfast.operations.opening import refuse_other_user
 from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
-    carry_on,
+    begin,
     foreseen,
     refuse_absent,
     refuse_held,
@@ -108,7 +108,7 @@ def roll_back(
             tell=tell,
             signals=signals,
         )
-        return resume(work) if cut_short else carry_on(work, "facts")
+        return resume(work) if cut_short else begin(work)
 
 
 def _text_of(layout: Layout, new: Other) -> str:

@@ -25,6 +25,10 @@ _STARTS = 20.0
 class ReleaseFailed(StandfastError):
     """A command of another release did not do what was asked; the message says what it said."""
 
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or "failed"
+
 
 class Side(Protocol):
     """One release of a switch."""
@@ -122,8 +126,9 @@ class Other:
         except (OSError, ValueError) as error:
             raise ReleaseFailed(f"`{words[0]}` of release {self.id} cannot be run: {error}") from None
         if done.returncode:
-            said = (told.get("refused") or {}).get("reason") or f"exit {done.returncode}"
-            raise ReleaseFailed(f"`{words[0]}` of release {self.id}: {said}")
+            refused = told.get("refused") or {}
+            said = refused.get("reason") or f"exit {done.returncode}"
+            raise ReleaseFailed(f"`{words[0]}` of release {self.id}: {said}", refused.get("code"))
         return dict(told)
 
 

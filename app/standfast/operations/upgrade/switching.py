@@ -32,7 +32,7 @@ from standfast.operations.backup.creating import Request, create
 from standfast.operations.canary import Flight, withdraw
 from standfast.operations.initialise import initialise_instance
 from standfast.operations.schema import COMPONENTS, understood
-from standfast.operations.upgrade import facts
+from standfast.operations.upgrade import facts, reserve
 from standfast.operations.upgrade.journal import Journal, Keeper, Step
 from standfast.operations.upgrade.manager import AT_REST, Manager, ManagerFailed, UnitState, release_of, until
 from standfast.operations.upgrade.result import Proof
@@ -68,6 +68,9 @@ class ConfigurationFiles(Protocol):
     def put_back(self) -> None:
         """Put those of before in place again."""
 
+    def owed(self) -> bool:
+        """Whether the bytes of before are kept, and others are in place."""
+
     def forget(self) -> None:
         """Remove the bytes of before."""
 
@@ -75,9 +78,9 @@ class ConfigurationFiles(Protocol):
 class StepFailed(StandfastError):
     """A step of the switch failed."""
 
-    def __init__(self, step: Step, reason: str) -> None:
+    def __init__(self, step: Step, reason: str, code: str | None = None) -> None:
         super().__init__(reason)
-        self.step, self.reason = step, reason
+        self.step, self.reason, self.code = step, reason, code
 
 
 class Signals:
@@ -162,8 +165,13 @@ class Switching:
                 self.keeper.enter(step)
                 do[step]()
             except Exception as error:
-                raise StepFailed(step, reason_of(error)) from error
+                raise self.failed(step, error) from error
             triggers.reach(f"upgrade.{step}.done")
+
+    def failed(self, step: Step, error: Exception) -> StepFailed:
+        """The step that failed, and whether for want of room; why a service failed only its journal says."""
+        of_service = step in {"start", "canary"}
+        return StepFailed(step, reason_of(error), reserve.code_of(error, self.layout if of_service else None))
 
     def let_go(self) -> None:
         """Let another process act for the state directory."""

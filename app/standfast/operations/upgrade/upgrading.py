@@ -9,7 +9,7 @@ from standfast.operations.schema import understood
 from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
-    carry_on,
+    begin,
     foreseen,
     refuse_absent,
     refuse_held,
@@ -70,7 +70,7 @@ def upgrade(
             tell=tell,
             signals=signals,
         )
-        return resume(work) if cut_short else carry_on(work, "facts")
+        return resume(work) if cut_short else begin(work)
 
 
 def _begun(layout: Layout, old: str, asked: Asked, *, manager: Manager, state: UnitState, to: str) -> Journal:
