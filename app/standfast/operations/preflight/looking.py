@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from standfast.errors import Refused, StandfastError
+from standfast.errors import Refused, StandfastError, no_space
 from standfast.layout import Layout
-from standfast.operations.backup.limits import no_space
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.preflight import files, host, release, store
 from standfast.operations.preflight.rehearsing import rehearse

@@ -10,12 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 from standfast.durable import create_empty
-from standfast.errors import Refused, StandfastError
+from standfast.errors import Refused, StandfastError, no_space
 from standfast.layout import Layout
 from standfast.operations import schema
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE
-from standfast.operations.backup.limits import Guard, Limits, cancelable, no_space, refuse_little_space
+from standfast.operations.backup.limits import Guard, Limits, cancelable, refuse_little_space
 from standfast.operations.backup.making import size_of_copy
 from standfast.operations.preflight.result import Rehearsal
 from standfast.operations.preflight.seen import StoreFacts, read_store

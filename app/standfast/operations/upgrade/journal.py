@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from standfast.clock import rfc3339
 from standfast.durable import write_file
-from standfast.errors import Refused
+from standfast.errors import Refused, no_space
 from standfast.layout import Layout
-from standfast.operations.backup.limits import no_space
 from standfast.operations.upgrade.facts import Facts, Marks, Reading
 from standfast.operations.upgrade.result import Operation, Outcome, Phase, Switch
 from standfast.store import triggers

@@ -7,9 +7,8 @@ write either when it is started again. So the way back, and the note that it end
 import os
 from pathlib import Path
 
-from standfast.errors import Refused
+from standfast.errors import Refused, no_space
 from standfast.layout import Layout
-from standfast.operations.backup.limits import no_space
 
 SIZE = 8 << 20
 """Many times a start, a canary and the journal."""
