@@ -8,13 +8,15 @@ import pwd
 import sqlite3
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from backing import dated, made
+from buying import Buying
 from releases import manifest
-from support import Instance, Process
+from support import COMPONENTS, Instance, Process
 
 from standfast import authority
 from standfast.operations import environment
@@ -30,7 +32,7 @@ from standfast.operations.upgrade.manager import Manager
 from standfast.operations.verdicts import Floor, Record
 from standfast.release.installed import Seal
 from standfast.serve.settings import load
-from standfast.store import look_at
+from standfast.store import look_at, open_store
 
 NAME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -457,6 +459,17 @@ def test_what_is_uncertain_is_listed(instance: Instance, seen: Seen) -> None:
     assert told.observed.endswith("; and 2 more")
 
 
+def test_an_order_whose_answer_was_lost_is_listed_as_it_stands_in_the_store(tmp_path: Path) -> None:
+    shop = Buying(tmp_path)
+    open_store(shop.layout.database, COMPONENTS).close()
+    with closing(shop.connection):
+        known, lost = shop.approved(quantity=2), shop.unknown()
+        sent = shop.send(known[1], known[0])
+        found = read_store(shop.connection, shop.layout, shop.now()).uncertain_orders
+    assert (sent.status, lost.status) == ("CONFIRMED", "UNKNOWN")
+    assert found == [f"{lost.id} UNKNOWN, {lost.quantity} {lost.sku}"]
+
+
 def test_the_last_rehearsal(instance: Instance, seen: Seen) -> None:
     assert store.rehearsed_backup(seen, facts(seen)).outcome == "attention"
     entry = made(instance)
@@ -528,6 +541,7 @@ def unit(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python.chmod(0o755)
     path = folder / "lucy-agent.service"
     path.write_text(text)
+    path.chmod(0o644)
     return path
 
 
@@ -549,6 +563,27 @@ def test_a_unit_that_root_s_record_knows_needs_nobody_s_word(seen: Seen, unit: P
     assert files.unit(seen).outcome == "refuse", "its release cannot be asked, so nobody knows"
     unit.write_text(unit.read_text() + "# mine\n")
     assert files.unit(known).outcome == "refuse"
+
+
+def test_a_unit_that_others_may_write_or_that_is_elsewhere_is_refused(seen: Seen, unit: Path) -> None:
+    known = replace(seen, record=Record(units=[hashlib.sha256(unit.read_bytes()).hexdigest()]))
+    assert files.unit(known).outcome == "pass"
+    for mode in (0o664, 0o646):
+        unit.chmod(mode)
+        found = files.unit(known)
+        assert (found.outcome, found.observed) == ("refuse", f"{unit} has mode {mode:04o}")
+        assert "mode 0644" in found.remedy
+    unit.chmod(0o644)
+    unit.rename(unit.with_name("elsewhere"))
+    unit.symlink_to("elsewhere")
+    assert "is not a file" in files.unit(known).observed
+
+
+def test_a_unit_of_another_user_is_refused(seen: Seen, unit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.getuid()
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    found = files.unit(seen)
+    assert (found.outcome, found.observed) == ("refuse", f"{unit} belongs to user {owner}, not 54321")
 
 
 def test_a_unit_of_nobody_and_a_missing_one_are_refused(seen: Seen, unit: Path) -> None:

@@ -82,14 +82,22 @@ def _link(path: Path, below: Path) -> str:
 
 def unit(seen: Seen) -> Found:
     """The unit is what an install placed: an edit would be lost, and nobody asked for that."""
-    instance = seen.layout.instance().instance
-    path = Manager.of(instance).path
+    path = Manager.of(seen.layout.instance().instance).path
     try:
         found = read_unit(path)
     except (Refused, BadInput) as error:
         return refuses(str(error), "install the instance again: playbooks/install.yml")
+    # Whoever may write it decides what runs as this user.
+    if told := _file(path, os.geteuid(), _OTHERS_WRITE):
+        return refuses(told, "make it a file of this user with mode 0644, after asking who changed it")
     if seen.record is not None and hashlib.sha256(found).hexdigest() in seen.record.units:
         return passes(f"{path} is what was put there")
+    return _by_its_release(seen, path, found)
+
+
+def _by_its_release(seen: Seen, path: Path, found: bytes) -> Found:
+    """Root's record does not know it: the release that it names says what it would write."""
+    instance = seen.layout.instance().instance
     release = release_in(found.decode("utf-8", "replace"))
     if release is None or not (seen.layout.releases / release).is_dir():
         return refuses(
