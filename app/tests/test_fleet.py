@@ -418,6 +418,18 @@ def test_the_rest_of_the_newest_roll_goes_on_from_it(
         assert fleet.verdict_of(whole, interrupted=False) == ("done" if len(hosts) == 2 else "stopped")
 
 
+def test_no_playbook_gathers_facts_and_every_task_goes_through_one_connection() -> None:
+    """A host is asked for what is used, by hostcheck; one that says how it is, by `raw` in one round trip."""
+    found = sorted((CHECKOUT / "playbooks").glob("*.yml"))
+    assert len(found) > 10
+    for path in found:
+        (play,) = yaml.safe_load(path.read_text())
+        assert play["gather_facts"] is False, path.name
+        assert play["vars"].get("ansible_pipelining", False) == (path.name != "status.yml"), path.name
+    for path in CHECKOUT.glob("roles/*/tasks/*.yml"):
+        assert not re.search(r"builtin\.(setup|gather_facts|package_facts|service_facts)\b", path.read_text())
+
+
 def test_every_playbook_over_several_hosts_begins_with_the_gate() -> None:
     for path in sorted((CHECKOUT / "playbooks").glob("*.yml")):
         (play,) = yaml.safe_load(path.read_text())

@@ -273,10 +273,11 @@ def test_an_instance_named_like_a_command_is_refused(request_for: dict[str, Any]
     assert outcome(request_for, "helper") == "pass"
 
 
-def test_preflight_changes_nothing(request_for: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("look", ["preflight", "status"])
+def test_a_look_changes_nothing(request_for: dict[str, Any], tmp_path: Path, look: str) -> None:
     write_identity(request_for)
     before = sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
-    ask("preflight", request_for)
+    ask(look, request_for)
     assert sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 

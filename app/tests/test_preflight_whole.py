@@ -30,6 +30,15 @@ from standfast.store import Component, open_store, triggers
 
 __all__ = ["instance", "places"]
 
+NAMED = (
+    *("target_proven", "python", "sqlite", "authority_contract", "rollback_floor", "unfinished"),
+    *("deploy_lock", "file_system", "disk", "backups_folder", "lingering", "user_manager", "manager_stop"),
+    *("journal", "identity", "ownership", "unit", "environment_file", "shop", "settings", "schema"),
+    *("migration", "marker", "not_paused", "recovery", "service", "running_work", "uncertain_orders"),
+    *("uncertain_reports", "rehearsed_backup", "clock", "health"),
+)
+"""What an operator is told of, in this order; scripts and pages rely on the names."""
+BEFORE = looking.BEFORE
 RECORD = Path("none.json")
 ADDED = ("CREATE TABLE later (id INTEGER PRIMARY KEY) STRICT", "INSERT INTO later VALUES (1)")
 
@@ -65,6 +74,17 @@ def rehearsed(instance: Instance) -> None:
 
 def left(instance: Instance) -> list[str]:
     return [name for name in names(instance.layout.backups) if name == SCRATCH]
+
+
+def test_every_check_has_its_row_and_what_does_not_pass_has_a_remedy(
+    instance: Instance, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "BEFORE", BEFORE)
+    found = look(instance, places)
+    assert tuple(check.name for check in found.checks) == NAMED
+    assert rows(found)["target_proven"].outcome == "refuse", "a checkout is no release"
+    assert all(check.observed for check in found.checks)
+    assert [check.name for check in found.checks if bool(check.remedy) == (check.outcome == "pass")] == []
 
 
 def test_without_a_migration_nothing_is_copied(instance: Instance, places: Places) -> None:
@@ -112,6 +132,10 @@ def test_migrations_are_tried_on_a_copy_beside_a_service_that_works(
         (("DROP TABLE slots",), "slots: 0 rows before, no table after"),
         (("DELETE FROM schedules",), "schedules: 2 rows before, 0 after"),
         (("UPDATE work SET status = 'CANCELED' WHERE status = 'READY'",), "work: {'READY': 1} before"),
+        (
+            ("CREATE TABLE later (work TEXT REFERENCES work (id)) STRICT", "INSERT INTO later VALUES ('no')"),
+            "the migrations failed and were undone: FOREIGN KEY constraint failed",
+        ),
     ],
 )
 def test_a_migration_that_fails_or_changes_a_fact_is_refused(
@@ -135,6 +159,19 @@ def test_a_migration_that_fails_or_changes_a_fact_is_refused(
     assert found.rehearsal is not None
     assert not found.rehearsal.ok
     assert left(instance) == []
+
+
+def test_a_reference_to_nothing_is_found_on_the_copy(
+    instance: Instance, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with instance.store() as store:
+        store.execute("PRAGMA foreign_keys = OFF")
+        store.execute("INSERT INTO transcript VALUES (1, 'no such work', 1, 'x', 0)")
+    migrate_with(monkeypatch, *ADDED)
+    before = traces(instance.layout.state)
+    found = rows(look(instance, places))["migration"]
+    assert (found.outcome, "refers to work" in found.observed) == ("refuse", True)
+    assert traces(instance.layout.state) == before
 
 
 def test_a_store_that_is_newer_is_refused_and_nothing_is_tried(instance: Instance, places: Places) -> None:

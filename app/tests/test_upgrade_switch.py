@@ -75,7 +75,12 @@ def test_the_target_works_and_every_difference_is_explained(host: Host) -> None:
         "reports sent: +1",
         f"work {told['canary']['work']} (canary): DONE",
     ]
-    assert told["silence_seconds"] > 0
+    [(last, first)] = host.instance.rows(
+        "SELECT min(finished_at), max(finished_at) FROM work WHERE status = 'DONE'"
+    )
+    asked = host.journal()["stop_asked_at"]
+    assert last < asked < first
+    assert told["silence_seconds"] == round(first - asked, 3), "the old one could work until then"
     releases = read_manifest(Path(told["backup"])).releases
     assert releases is not None
     assert (releases.before, releases.after) == (host.releases["old"], host.releases["new"])

@@ -20,6 +20,7 @@ from evidence import canary, receipts, running
 from hosts import wait_booted
 from sandbox import podman
 from target import wait_until
+from traffic import finished_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,20 @@ def target(controller: Controller, hosts: dict[str, Host]) -> Callable[[str], st
     return named
 
 
+@pytest.fixture(scope="module")
+def accepted() -> dict[str, list[str]]:
+    """The work that each host has taken from its operator so far."""
+    return {name: [] for name in NAMES}
+
+
+def ask(hosts: dict[str, Host], accepted: dict[str, list[str]]) -> None:
+    """Before a roll every host is asked for something."""
+    for name in NAMES:
+        session = f"till-{len(accepted[name])}"
+        told = hosts[name].cli("work", "add", "How is the stock?", "--session", session)
+        accepted[name].append(str(told["work"]))
+
+
 def processes(hosts: dict[str, Host]) -> dict[str, int]:
     return {name: running(hosts[name]).main_pid for name in NAMES}
 
@@ -73,8 +88,12 @@ def told(play: Play, controller: Controller, count: int, *outcomes: str) -> dict
 
 
 def test_a_bad_canary_is_the_only_host_that_is_touched(
-    controller: Controller, hosts: dict[str, Host], target: Callable[[str], str]
+    controller: Controller,
+    hosts: dict[str, Host],
+    target: Callable[[str], str],
+    accepted: dict[str, list[str]],
 ) -> None:
+    ask(hosts, accepted)
     bad, before = target("crashes"), processes(hosts)
     old = {name: len(receipts(hosts[name])) for name in NAMES}
     play = controller.playbook("upgrade", "--diff")
@@ -91,8 +110,12 @@ def test_a_bad_canary_is_the_only_host_that_is_touched(
 
 
 def test_a_host_that_refuses_stops_the_roll(
-    controller: Controller, hosts: dict[str, Host], target: Callable[[str], str]
+    controller: Controller,
+    hosts: dict[str, Host],
+    target: Callable[[str], str],
+    accepted: dict[str, list[str]],
 ) -> None:
+    ask(hosts, accepted)
     good, before = target("v2"), processes(hosts)
     hosts["three"].run(f"cp {UNIT} /root/unit && echo '# by hand' >> {UNIT}")
     play = controller.playbook("upgrade", "--diff", extra_vars={"standfast_serial": 1})
@@ -110,8 +133,9 @@ def test_a_host_that_refuses_stops_the_roll(
 
 
 def test_a_host_that_is_lost_at_work_stops_the_roll_too(
-    controller: Controller, hosts: dict[str, Host]
+    controller: Controller, hosts: dict[str, Host], accepted: dict[str, list[str]]
 ) -> None:
+    ask(hosts, accepted)
     before, four = processes(hosts), hosts["four"]
     earlier = kept(controller)[-1]["file"]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -142,7 +166,10 @@ def test_a_host_that_is_lost_at_work_stops_the_roll_too(
 
 
 def test_the_rest_is_done_by_the_page(
-    controller: Controller, hosts: dict[str, Host], runbook: Callable[[str, Host], Executor]
+    controller: Controller,
+    hosts: dict[str, Host],
+    runbook: Callable[[str, Host], Executor],
+    accepted: dict[str, list[str]],
 ) -> None:
     before = processes({**hosts, "four": hosts["one"]})
     podman("start", hosts["four"].container)
@@ -165,3 +192,5 @@ def test_the_rest_is_done_by_the_page(
     assert processes(hosts) == after
     assert [row["outcome"] for row in kept(controller)[-1]["hosts"]] == ["unchanged"] * 5
     page.run("Verify")
+    for name in NAMES:  # nothing was lost, nothing doubled, on the host that was lost at work, too
+        finished_once(hosts[name], accepted[name])

@@ -409,8 +409,11 @@ def test_the_scheduled_brief_is_finished_by_the_service(installed):
         assert said in text
 
 
-def test_the_status_page(installed, runbook):
+def test_the_status_page_changes_nothing(installed, runbook):
+    before, service_before = unmoved(installed), running(installed)
     runbook("status", installed).run()
+    assert service(installed) == service_before
+    assert unmoved(installed) == before
 
 
 def unmoved(host):

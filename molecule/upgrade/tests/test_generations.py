@@ -110,6 +110,9 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(
     said = words(play)
     assert f"{releases['v1']} -> {releases['patch']}: stop, backup, migrate, unit, start, canary" in said
     assert "the release is not on this host yet" not in said
+    assert "PREFLIGHT " in said
+    for row in ("pass target_proven", "pass disk", "pass schema", "pass not_paused"):
+        assert row in said
     assert still(host) == before
 
 
