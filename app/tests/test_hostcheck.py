@@ -1219,6 +1219,29 @@ def test_the_newest_receipt_of_each_operation_is_told_with_what_was_observed(
     assert answer["last"]["sequence"] == 3
 
 
+def test_what_brought_the_service_to_its_release_is_told_whatever_came_of_later_runs(
+    request_for: dict[str, Any],
+) -> None:
+    receipts = write_identity(request_for) / "receipts"
+    receipts.mkdir()
+    runs = [
+        ("install", "done", None, "a"),
+        ("upgrade", "done", "a", "b"),
+        ("rollback", "done", "b", "a"),
+        ("rollback", "refused", "a", "a"),
+        ("upgrade", "failed", "a", "a"),
+        ("install", "done", "a", "a"),
+        ("backup", "done", "a", "a"),
+        (["odd"], "done", 1, {}),
+    ]
+    moved = []
+    for number, (operation, verdict, before, after) in enumerate(runs, 1):
+        told = {"operation": operation, "verdict": verdict, "release_before": before, "release_after": after}
+        (receipts / f"{number:06d}-x-0a.json").write_text(json.dumps({**told, "sequence": number}))
+        moved.append(ask("survey", request_for)[1]["receipts"]["moved"]["sequence"])
+    assert moved == [1, 2, 3, 3, 3, 3, 3, 3]
+
+
 def test_a_file_is_set_out_for_the_login_alone_and_taken_away(request_for: dict[str, Any]) -> None:
     source = write_identity(request_for) / "snapshot.sqlite"
     source.write_bytes(os.urandom(3_000_017))

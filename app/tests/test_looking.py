@@ -192,7 +192,7 @@ def test_beside_a_writer_at_full_speed_every_look_is_whole_and_nothing_is_lost(i
         store.execute("ROLLBACK")
         return first[0], first[1] or 0
 
-    seen = []
+    seen: list[tuple[int, int]] = []
     with busy_writer(instance.layout.database) as commits:
         until = time.monotonic() + PATIENCE
         while len(seen) < 100 or seen[-1][0] <= 50:

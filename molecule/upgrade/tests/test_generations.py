@@ -165,6 +165,8 @@ def test_back_to_the_previous_release_by_the_page(
 
 
 def test_the_rollback_again_does_not_go_on(controller: Controller, host: Host) -> None:
+    """Nor forth again, after a run in between that was refused."""
+    refused(controller, host, {"rollback_to": "9.9.9-00000000-00000000"}, "9.9.9-00000000-00000000")
     before = still(host)
     play = controller.playbook("rollback", "--diff")
     good(play, changed=0)

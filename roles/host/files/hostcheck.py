@@ -400,27 +400,40 @@ def leftovers_below(root: str) -> list[str]:
 
 
 def receipts_below(root: str) -> Json:
-    """The newest receipt that changed which release is installed, the newest of each operation, and how many
-    wait to be chained.
+    """The newest receipt of a deployment, the newest that brought the service from one release to another,
+    the newest of each operation, and how many wait to be chained.
 
     The service user owns these files, so they may hold anything; nothing is allowed because of them.
     """
     try:
         names = os.listdir(f"{root}/receipts")
     except OSError:
-        return {"last": None, "pending": 0, "newest": {}}
+        return {"last": None, "moved": None, "pending": 0, "newest": {}}
     pending = sum(1 for name in names if PENDING_RECEIPT.match(name))
     numbered = sorted((int(match["sequence"]), name) for name in names if (match := RECEIPT.match(name)))
     shown = ("operation", "verdict", "run_id", "release_after", "finished_at", "sequence")
     newest: Json = {}
+    moved: Json | None = None
     for _, name in reversed(numbered[-RECEIPTS_READ:]):
         receipt = read_json(f"{root}/receipts/{name}") or {}
         operation = receipt.get("operation")
+        if moved is None and has_moved(receipt):
+            moved = {key: receipt.get(key) for key in shown}
         if isinstance(operation, str) and operation not in newest:
             newest[operation] = {**{key: receipt.get(key) for key in shown}, "seen": seen_checks(receipt)}
     deployed = [receipt for operation, receipt in newest.items() if operation in DEPLOYMENTS]
     # The newest comes first.
-    return {"last": deployed[0] if deployed else None, "pending": pending, "newest": newest}
+    last = deployed[0] if deployed else None
+    return {"last": last, "moved": moved, "pending": pending, "newest": newest}
+
+
+def has_moved(receipt: Json) -> bool:
+    """Whether it says that the service was brought to another release, or back, and it went well."""
+    operation, done = receipt.get("operation"), receipt.get("verdict") == "done"
+    if not isinstance(operation, str) or operation not in DEPLOYMENTS or not done:
+        return False
+    # A rollback that was cut short may have moved the link `current` in the run before.
+    return operation == "rollback" or receipt.get("release_before") != receipt.get("release_after")
 
 
 def upgrade_below(root: str) -> Json | None:
