@@ -118,6 +118,13 @@ class Supplier:
                 after = page["next"]
         return found
 
+    def taken_over_by(self, epoch: str) -> dict[str, str]:
+        """Give the account to an epoch; the environment in which a service buys there."""
+        with self.client() as client:
+            body = {"epoch": epoch, "replaces": client.get("/account").json()["epoch"]}
+            assert client.post("/account/epoch", json=body).status_code == 200
+        return {"STANDFAST_SUPPLIER_URL": self.url, "STANDFAST_SUPPLIER_TOKEN": TOKEN}
+
     def register(self, number: int = 1, replaces: int | None = None) -> httpx.Response:
         """Register an epoch."""
         with self.client() as client:

@@ -128,6 +128,10 @@ class Instance:
         with closing(sqlite3.connect(self.layout.database, autocommit=True)) as connection:
             return connection.execute(query, values).fetchall()
 
+    def epoch(self) -> str:
+        [(epoch,)] = self.rows("SELECT epoch FROM operations")
+        return str(epoch)
+
     def add(self, prompt: str = "How is the stock?", **options: Any) -> Admission:
         options.setdefault("session", "test")
         options.setdefault("origin", f"test:{time.monotonic_ns()}")
@@ -184,7 +188,11 @@ def until_idle(service: Service) -> None:
 
 
 class Process:
-    """A real `serve` in a process of its own, with a real notify socket. Use as a context manager."""
+    """A real `serve` in a process of its own, with a real notify socket. Use as a context manager.
+
+    With a folder ``pausing`` its model is Pausing, and the file `step` there says by how many seconds its
+    wall clock is wrong.
+    """
 
     def __init__(self, instance: Instance, *, pausing: Path | None = None, **environment: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sf-")  # short: a socket path has 108 bytes
@@ -258,9 +266,19 @@ def eventually(true: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
+def _stepped(folder: Path) -> Clock:
+    """The host's clocks, but for what somebody who sets the wall clock did to that."""
+
+    def wall() -> float:
+        step = folder / "step"
+        return time.time() + (float(step.read_text()) if step.exists() else 0.0)
+
+    return Clock(wall=wall)
+
+
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
 if __name__ == "__main__":
     from standfast.serve import serve
 
-    serve(Layout(Path(sys.argv[1])), model=Pausing(Path(sys.argv[2])))
+    serve(Layout(Path(sys.argv[1])), model=Pausing(Path(sys.argv[2])), clock=_stepped(Path(sys.argv[2])))

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from bot_api import STRANGER, BotApiServer, bot_api
 from channeling import with_channel
-from supplying import TOKEN, Supplier, supplier
+from supplying import Supplier, supplier
 from support import Instance, Process, eventually
 from webhook_receiver import receiver
 
-from standfast import authority
 from standfast.cli import main as cli
 from standfast.operations.health import look
 
@@ -33,17 +32,6 @@ def account(tmp_path: Path) -> Iterator[Supplier]:
         yield made
 
 
-def taken_over(instance: Instance, account: Supplier) -> dict[str, str]:
-    """Give the account to this instance's epoch; the environment in which its service buys there."""
-    with instance.store() as store, account.client() as client:
-        body = {
-            "epoch": authority.operations(store).epoch,
-            "replaces": client.get("/account").json()["epoch"],
-        }
-        assert client.post("/account/epoch", json=body).status_code == 200
-    return {"STANDFAST_SUPPLIER_URL": account.url, "STANDFAST_SUPPLIER_TOKEN": TOKEN}
-
-
 def drafts(instance: Instance) -> dict[str, str]:
     """The digest of each draft, by product."""
     return dict(instance.rows("SELECT sku, digest FROM orders WHERE status = 'DRAFT'"))
@@ -59,7 +47,7 @@ def test_operators_decide_through_the_running_service_and_nobody_else_does(
 ) -> None:
     """Beside a flood of questions, a stranger, a kill, and a server that hands out an approval once more."""
     instance = with_channel(tmp_path, low=True)
-    environment = api.environment | taken_over(instance, account)
+    environment = api.environment | account.taken_over_by(instance.epoch())
     held = instance.add(session="held").work
     assert instance.claim(owner="another").work == held
     with Process(instance, pausing=None, **environment).ready() as process:

@@ -45,10 +45,14 @@ class Shop:
     instance: Instance
     account: LedgerAccount
 
-    def run(self, model: Any = None) -> int:
+    @contextmanager
+    def serving(self, model: Any = None) -> Iterator[Service]:
         with self.instance.service(model) as bare:
             worker = replace(bare._worker, settings=replace(bare._worker.settings, supplier=ACCESS))
-            service = Service(worker, bare._notifier, bare._stop, self.account)
+            yield Service(worker, bare._notifier, bare._stop, self.account)
+
+    def run(self, model: Any = None) -> int:
+        with self.serving(model) as service:
             until_idle(service)
             return service.turns
 
@@ -157,10 +161,39 @@ def test_a_supplier_that_cannot_be_reached_is_asked_less_and_less(shop: Shop) ->
     assert shop.work(order)[0] == "BLOCKED"
     assert shop.orders()["vanilla"].status == "APPROVED"
     assert generations[-1] < 12, "it spins"
+    [failing] = supplier_failing(shop)
+    assert failing.endswith(": down")
     del shop.account.__dict__["account"]
     shop.instance.clock.pass_time(1800)
     shop.run()
     assert shop.orders()["vanilla"].status == "CONFIRMED"
+    assert supplier_failing(shop) == []
+
+
+def test_a_supplier_that_is_silent_is_told_after_five_minutes_and_until_it_answers(shop: Shop) -> None:
+    """Although there is nothing to send."""
+    shop.account.receipts = _down  # type: ignore[method-assign]
+    with shop.serving() as service:
+        until_idle(service)
+        shop.instance.clock.pass_time(300)
+        until_idle(service)
+        assert supplier_failing(shop) == []
+        shop.instance.clock.pass_time(1)
+        assert len(supplier_failing(shop)) == 1
+        del shop.account.__dict__["receipts"]
+        shop.instance.clock.pass_time(600)
+        until_idle(service)
+        assert supplier_failing(shop) == []
+    assert shop.account.account().epoch is None, "looking is no registration"
+
+
+def _down(after: int = 0) -> Any:
+    raise orders.SupplierUnavailable("down")
+
+
+def supplier_failing(shop: Shop) -> list[str]:
+    found = health.look(shop.instance.layout, shop.instance.clock.now())
+    return [told.observed for told in found.attention if told.rule == "supplier_failing"]
 
 
 def test_nothing_is_sent_or_looked_up_while_paused(shop: Shop) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from daily import COUNTS, Day, day, sha256
-from supplying import TOKEN
+from supplying import TOKEN, epoch
 
 from standfast import authority, orders
 from standfast.authority import marker as markers
@@ -553,6 +553,25 @@ def test_after_amnesia_and_after_adoption_the_same_way_leads_out(tmp_path: Path)
         adopt(made.layout, reason="the marker was lost", now=time.time())
         assert made.recover_here(made.answered("adopted.json")).spent_cents == 2600
         assert not made.control().paused
+
+
+def test_a_copy_whose_account_was_taken_buys_again_after_a_restore_of_its_new_backup(tmp_path: Path) -> None:
+    with day(tmp_path) as made:
+        made.begin().go_on()
+        made.supplier.taken_over_by(epoch(9))
+        wanted = made.approved("vanilla", 1).id
+        with pytest.raises(Refused, match="belongs to another epoch"):
+            made.send(wanted)
+        with made.instance.store() as connection:
+            found = Refused("account_other_epoch", "taken", observed="by 9")
+            orders.say_account(connection, found, made.now())
+        made.restore_here(made.backup())
+        assert made.recover_here(made.answered()).spent_cents == 2600
+        with made.instance.store() as connection:
+            assert orders.account_standing(connection).code == "", "the era with that account has ended"
+        assert made.order(wanted).status == "REVOKED"
+        assert made.send(made.approved("vanilla", 2).id).status == "CONFIRMED"
+        assert len(made.supplier.receipts()) == 3
 
 
 def test_what_an_unrecovered_era_interrupted_is_still_asked_about(shop: Day) -> None:

@@ -16,6 +16,7 @@ FROZEN = {
     ("usage", 1): "b29aa0d01474530c",
     ("orders", 2): "fd59e6fce7c88bf7",
     ("orders", 3): "1d4c842c4b64ccf6",
+    ("orders", 4): "23f6a33a0964dc88",
     ("shop", 1): "a8790e3de6b38dfc",
     ("recovery", 1): "4cdf2b2f05011223",
 }

@@ -41,6 +41,10 @@ SENDING_SECONDS = 60
 """A report or order still sending after so long needs attention; before, it is on its way."""
 CHANNEL_SECONDS = 300
 """A channel that has not answered for longer needs attention."""
+SUPPLIER_SECONDS = 300
+"""A supplier that has not answered for longer needs attention."""
+_STANDING_SINCE = 4
+"""The version of orders from which on the store tells how the account stands."""
 
 
 class Attention(BaseModel):
@@ -59,6 +63,7 @@ class Attention(BaseModel):
         "held_reports",
         "channel_failing",
         "uncertain_orders",
+        "supplier_failing",
         "backup_old",
         "backup_failed",
         "copy_failed",
@@ -248,6 +253,23 @@ def uncertain_orders(seen: Seen) -> Found | None:
     )
 
 
+def supplier_failing(seen: Seen) -> Found | None:
+    """Nothing can be bought: the account does not answer, or it is not this copy's any more."""
+    if seen.health.schema_versions["orders"] < _STANDING_SINCE:
+        return None
+    account = orders.account_standing(seen.connection)
+    silent = account.code == orders.NO_ANSWER
+    if not account.code or (silent and seen.now - account.since <= SUPPLIER_SECONDS):
+        return None
+    return Found(
+        f"since {rfc3339(account.since)}: {account.problem}",
+        "see its address and token in agent.env; nothing is sent meanwhile, and it is tried again"
+        if silent
+        else "nothing is sent; find out which copy is to go on, and stop the other. This one goes on after a"
+        " restore of a new backup of it, `standfast account inspect` and `standfast recover`",
+    )
+
+
 def backup_old(seen: Seen) -> Found | None:
     """Too much of the business is in one place only."""
     if seen.backups.since is None:
@@ -356,6 +378,7 @@ RULES: tuple[Rule, ...] = (
     held_reports,
     channel_failing,
     uncertain_orders,
+    supplier_failing,
     backup_old,
     backup_failed,
     copy_failed,

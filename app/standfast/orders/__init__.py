@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         SupplierUnavailable,
         Unclear,
         connect,
+        refuse_taken,
     )
     from standfast.orders.component import COMPONENT
     from standfast.orders.era import PAUSED
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         settle,
         transmit,
     )
+    from standfast.orders.standing import NO_ANSWER, AccountStanding, account_standing, say_account
     from standfast.orders.waiting import (
         finish_waiting,
         has_open_orders,
@@ -96,6 +98,7 @@ __all__ = [
     "COMPONENT",
     "LONGEST_APPROVAL",
     "LONGEST_DRAFT",
+    "NO_ANSWER",
     "OPEN",
     "PAUSED",
     "POLICY_OPERATOR",
@@ -103,6 +106,7 @@ __all__ = [
     "STATUSES",
     "Absent",
     "Accepted",
+    "AccountStanding",
     "Approval",
     "Approved",
     "Attempt",
@@ -124,6 +128,7 @@ __all__ = [
     "SupplierAccount",
     "SupplierUnavailable",
     "Unclear",
+    "account_standing",
     "all_orders",
     "apply_effects",
     "approvals_of",
@@ -156,9 +161,11 @@ __all__ = [
     "refuse_differing",
     "refuse_forgotten",
     "refuse_invalid",
+    "refuse_taken",
     "resolve",
     "revoke",
     "revoke_within",
+    "say_account",
     "send",
     "sendable",
     "settle",
@@ -187,7 +194,7 @@ __getattr__ = lazily(
         ),
         "client": (
             "Absent Accepted Declined Supplier SupplierAccess SupplierAccount SupplierUnavailable "
-            "Unclear connect"
+            "Unclear connect refuse_taken"
         ),
         "component": "COMPONENT",
         "era": "PAUSED",
@@ -200,6 +207,7 @@ __getattr__ = lazily(
             "OrderEffect apply_effects foresee_orders refuse_differing refuse_forgotten refuse_invalid"
         ),
         "sending": "Attempt asked_about_at begin give_up_waiting send sendable settle transmit",
+        "standing": "AccountStanding NO_ANSWER account_standing say_account",
         "waiting": "finish_waiting has_open_orders left_blocked to_tell wait waits wake",
         "http": "HttpSupplier",
     },

@@ -130,16 +130,21 @@ def connect(connection: sqlite3.Connection, account: SupplierAccount, marker: Pa
     found = account.account()
     if found.epoch is None:
         found = account.register(epoch)
-    if found.epoch != epoch:
+    refuse_taken(found, epoch)
+    if current_epoch(connection, marker) != epoch:  # replaced while the supplier was answering
+        raise Refused("account_other_epoch", "the epoch changed meanwhile", remedy="try again")
+    return Supplier(account, epoch, found.account, float(found.key_window_seconds))
+
+
+def refuse_taken(found: "Account", epoch: str) -> None:
+    """Raise Refused ``account_other_epoch`` when the account has an epoch, and it is not this one."""
+    if found.epoch not in {None, epoch}:
         raise Refused(
             "account_other_epoch",
             "the supplier's account belongs to another epoch",
             observed=f"account {found.account} has epoch {found.epoch}, this store {epoch}",
             remedy="another copy may be acting: find out which one is to go on, then inspect the account",
         )
-    if current_epoch(connection, marker) != epoch:  # replaced while the supplier was answering
-        raise Refused("account_other_epoch", "the epoch changed meanwhile", remedy="try again")
-    return Supplier(account, epoch, found.account, float(found.key_window_seconds))
 
 
 def as_json(receipt: "SupplierReceipt") -> str:

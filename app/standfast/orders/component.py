@@ -227,6 +227,16 @@ _ROLLING_BACK = tuple(
     )
 )
 
+# What keeps the service from the account in this era: for those who only read the store.
+_STANDING = """
+CREATE TABLE supplier_standing (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    code    TEXT NOT NULL,
+    problem TEXT NOT NULL,
+    since   REAL NOT NULL
+) STRICT
+"""
+
 
 def _authority_ends(connection: sqlite3.Connection) -> None:
     """No approval and no reservation outlives its era; what was sent stays: it is a fact about the world.
@@ -240,6 +250,7 @@ def _authority_ends(connection: sqlite3.Connection) -> None:
         " WHERE status IN ('DRAFT', 'APPROVED')"
     )
     connection.execute("UPDATE orders SET reserved_cents = 0 WHERE reserved_cents > 0")
+    connection.execute("DELETE FROM supplier_standing")
 
 
 COMPONENT = Component(
@@ -263,6 +274,7 @@ COMPONENT = Component(
             _CANCELED,
             *_ROLLING_BACK,
         ),
+        (_STANDING,),
     ),
     on_epoch_end=_authority_ends,
 )

@@ -11,7 +11,6 @@ import logging
 from standfast import orders
 from standfast.agent import Status
 from standfast.authority import Claim, StaleClaim, operations, renew, replace
-from standfast.authority import marker as markers
 from standfast.errors import Refused, StandfastError
 from standfast.orders import Order, Supplier, SupplierUnavailable
 from standfast.serve.journal import facts
@@ -25,6 +24,8 @@ LOOKS_PER_PASS = 3
 FIRST_RETRY = 30.0
 LONGEST_RETRY = 600.0
 """Seconds before an account that gave no usable answer is asked again: doubled up to the longest."""
+_OF_THIS_SIDE = {"paused", "marker_disagrees"}
+"""Refusals that say nothing of the account; health tells of them anyway."""
 
 
 class Purchasing:
@@ -38,6 +39,7 @@ class Purchasing:
         self._account = supplier
         self._supplier: Supplier | None = None
         self._failures = 0
+        self._wrong = False
         self._next_try = 0.0
         self._compared: int | None = None
         self._said_none = False
@@ -48,7 +50,7 @@ class Purchasing:
         Asked once for each start, as soon as the supplier answers; the shop goes on while it does not.
         """
         if self._compared is None:
-            self._answering()
+            self._look()
         return not operations(self._connection).paused
 
     def one_pass(self) -> bool:
@@ -59,6 +61,8 @@ class Purchasing:
         for order in [*expired, *lost]:
             _say("order changed", order)
         looked = self._reconcile()
+        if self._wrong and now >= self._next_try:
+            self._look()
         woken = orders.wake(self._connection, now=self._clock.now(), marker=self._marker)
         for work in woken:
             log.info("work goes on with its orders: %s", facts(work=work))
@@ -106,17 +110,16 @@ class Purchasing:
             lease = self._worker.settings.lease
             renew(self._connection, claim, clock=self._clock, marker=self._marker, lease=lease)
             try:
-                _say(
-                    "order sent",
-                    orders.send(
-                        self._connection,
-                        order.id,
-                        supplier,
-                        claim=claim,
-                        clock=self._clock,
-                        marker=self._marker,
-                    ),
+                sent = orders.send(
+                    self._connection,
+                    order.id,
+                    supplier,
+                    claim=claim,
+                    clock=self._clock,
+                    marker=self._marker,
                 )
+                _say("order sent", sent)
+                self._wrong = sent.status != "CONFIRMED"  # the next pass looks how the account stands
             except StaleClaim:
                 raise
             except Refused as refused:
@@ -155,21 +158,33 @@ class Purchasing:
             self._worker.on_step()
         return looked
 
+    def _look(self) -> None:
+        """Whether the account answers and is this copy's, for health; registers and sends nothing."""
+        account = self._answering()
+        if account is None:
+            return
+        try:
+            orders.refuse_taken(account.account(), operations(self._connection).epoch)
+        except StandfastError as error:
+            self._try_later(error)
+        else:
+            self._well()
+
     def _reach(self) -> Supplier | None:
         """The account, registered for the present era; None while there is none or it does not answer."""
         account = self._answering()
         if account is None:
             return None
-        if self._supplier is not None and self._supplier.epoch == markers.read_epoch(self._marker):
-            return self._supplier
-        try:
-            self._supplier = orders.connect(self._connection, account, self._marker)
+        try:  # asked anew each time: the account may have been taken over by another copy
+            supplier = orders.connect(self._connection, account, self._marker)
         except StandfastError as error:
             self._try_later(error)
             return None
-        self._failures = 0
-        log.info("supplier reached: %s", facts(account=self._supplier.identity, epoch=self._supplier.epoch))
-        return self._supplier
+        self._well()
+        if supplier != self._supplier:
+            log.info("supplier reached: %s", facts(account=supplier.identity, epoch=supplier.epoch))
+        self._supplier = supplier
+        return supplier
 
     def _answering(self) -> orders.SupplierAccount | None:
         """The account, if it answers now and has accepted nothing that this store never knew."""
@@ -198,6 +213,7 @@ class Purchasing:
         if self._account is None and not self._said_none:
             self._said_none = True
             log.info("receipts not compared: %s", facts(reason="no supplier is configured"))
+            self._well()
         return self._account
 
     def _end_era(self, found: orders.Remembered) -> None:
@@ -205,10 +221,17 @@ class Purchasing:
         epoch = replace(self._connection, self._worker.layout, found.reason, self._clock.now())
         log.error("authority replaced: %s", facts(reason=found.reason, epoch=epoch))
 
+    def _well(self) -> None:
+        self._failures, self._wrong = 0, False
+        orders.say_account(self._connection, None, self._clock.now())
+
     def _try_later(self, error: StandfastError) -> None:
         pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(self._failures, 16))
         self._failures += 1
+        self._wrong = True
         self._next_try = self._clock.now() + pause
+        if not isinstance(error, Refused) or error.code not in _OF_THIS_SIDE:
+            orders.say_account(self._connection, error, self._clock.now())
         observed = getattr(error, "observed", None) or None
         log.warning(
             "supplier not reached: %s", facts(reason=str(error), observed=observed, next_try_seconds=pause)
