@@ -94,6 +94,7 @@ def ends_on_a_full_disk(act: Callable[[], object], point: str, *also: type[Excep
     child = os.fork()
     if child == 0:
         code = 1
+        expected: tuple[type[Exception], ...] = (StandfastError, *also)
         try:
 
             def fill(reached: str) -> None:
@@ -103,7 +104,7 @@ def ends_on_a_full_disk(act: Callable[[], object], point: str, *also: type[Excep
             triggers.arm(fill)
             act()
             code = 0
-        except (StandfastError, *also):
+        except expected:
             code = 3
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

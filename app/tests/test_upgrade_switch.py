@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from serving import PATIENCE
 from support import eventually
-from switching import CRASHING, IDLE, STEALING, Host, ended, make, migrating, tree_digest
+from switching import CRASHING, IDLE, NEWER, STEALING, Host, ended, make, migrating, tree_digest
 
+from standfast.authority import CONTRACT
 from standfast.errors import Refused
 from standfast.operations.backup.manifest import read_manifest
 from standfast.operations.schema import understood
+from standfast.operations.upgrade.fallback import why_not
 
 FULL = os.environ.get("STANDFAST_FULL") == "1"
 in_full = pytest.mark.skipif(not FULL, reason="the full tier does it")
@@ -37,6 +39,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
     host.install("corrupts", migrating(' "UPDATE stock_events SET delta = delta + 1",'), version="0.2.2")
     host.install("half", migrating(' "UPDATE absent SET x = 1",'), version="0.2.3")
     host.install("floors", CRASHING, version="0.1.6", reviewed_fallbacks=(old,), rollback_floor="0.1.1")
+    host.install("contract", version="0.1.7", reviewed_fallbacks=(old,), authority_contract=CONTRACT + 1)
     return host
 
 
@@ -164,6 +167,26 @@ def test_of_a_stop_only_what_could_not_be_done_is_said_to_be_undone(host: Host) 
     assert "could not be shown" not in ran.result["reason"]
     assert f"/releases/{host.releases['old']}/" in host.unit, "the rest was done"
     assert host.running() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "why"),
+    [
+        ("crashes", understood(), []),
+        ("unreviewed", understood(), ["nobody has reviewed it as a fallback of the target"]),
+        ("crashes", NEWER, ["the store's shop is at 2, and it understands 1"]),
+        ("floors", understood(), ["its version 0.1.0 is under the rollback floor 0.1.1 of "]),
+        ("contract", understood(), [f"its authority contract is {CONTRACT}, not {CONTRACT + 1}"]),
+    ],
+)
+def test_each_reason_against_going_back_by_itself(
+    template: Host, name: str, schema: dict[str, int], why: list[str]
+) -> None:
+    found = why_not(
+        template.layout, target=template.releases[name], old=template.releases["old"], schema=schema
+    )
+    assert len(found) == len(why)
+    assert all(one.startswith(said) for one, said in zip(found, why, strict=True))
 
 
 def test_after_a_stop_a_corrected_release_takes_over(host: Host) -> None:
