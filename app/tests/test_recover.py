@@ -120,6 +120,34 @@ class TestThePlanItself:
         plan.write_text(json.dumps(content))
         refused(paused, "interrupted_differs", lambda: paused.recover_here(plan))
 
+    def test_each_check_comes_in_its_place(self, paused: Day) -> None:
+        """All is wrong at once; what is mended brings the next refusal, and at the end the plan is good."""
+        plan = paused.answered("all-wrong.json")
+        good, wrong = json.loads(plan.read_bytes()), json.loads(plan.read_bytes())
+        wrong |= {"authority": "0" * 32, "observed_at": "2020-01-01T00:00:00Z", "interrupted": {}}
+        wrong["inventory"] |= {"pistachio": {"on_hand": 0}, "vanilla": {"on_hand": None}}
+        wrong["deliveries"][good["receipts"][0]]["reference"] += "!"
+
+        def tries(**how: Any) -> object:
+            plan.write_text(json.dumps(wrong))
+            return paused.recover_here(plan, **how)
+
+        refused(paused, "digest_differs", lambda: tries(digest="0" * 64, operator="mallory"))
+        refused(paused, "operator_unknown", lambda: tries(operator="mallory"))
+        refused(paused, "other_epoch", tries)
+        wrong["authority"] = good["authority"]
+        refused(paused, "observed_long_ago", tries)
+        wrong["observed_at"] = good["observed_at"]
+        refused(paused, "receipts_changed", tries)
+        wrong["deliveries"] = good["deliveries"]
+        refused(paused, "products_differ", tries)
+        del wrong["inventory"]["pistachio"]
+        malformed(paused, "vanilla", tries)
+        wrong["inventory"] = good["inventory"]
+        refused(paused, "interrupted_differs", tries)
+        wrong["interrupted"] = good["interrupted"]
+        assert tries(check=True)
+
     @pytest.mark.parametrize(
         "text", ["{}", "not json", '{"inventory": {"vanilla": {"on_hand": NaN}}}'], ids=range(3)
     )
@@ -193,13 +221,18 @@ class TestPause:
             told = refused(made, "not_awaiting_recovery", made.inspect_here)
             assert "restore again" in told.remedy
 
-    @pytest.mark.parametrize("marker", ["missing", "empty", "other"])
+    @pytest.mark.parametrize("marker", ["missing", "empty", "garbage", "unreadable", "other"])
     def test_a_marker_that_disagrees(self, shop: Day, marker: str) -> None:
         plan = shop.answered()
         if marker == "missing":
             shop.layout.marker.unlink()
         elif marker == "empty":
             shop.layout.marker.write_bytes(b"")
+        elif marker == "garbage":
+            shop.layout.marker.write_bytes(b"\xff\xfe\0")
+        elif marker == "unreadable":  # to root, too
+            shop.layout.marker.unlink()
+            shop.layout.marker.mkdir()
         else:
             markers.write(shop.layout.marker, markers.Marker("f" * 32, authority.host_identity()))
         refused(shop, "marker_disagrees", lambda: shop.recover_here(plan))

@@ -389,3 +389,14 @@ def test_an_inspection_survives_sigkill(paused: Paused, tmp_path: Path, point: s
     again = shop.inspect_here("again.json")
     assert not again.rotated
     assert again.digest == sha256(shop.plan_file("again.json").read_bytes())
+
+
+def test_an_inspection_on_a_full_disk_leaves_the_account_fenced_and_is_made_again(
+    paused: Paused, tmp_path: Path
+) -> None:
+    shop = copied(paused.day, tmp_path / "day")
+    before = sorted(path.name for path in shop.layout.root.iterdir())
+    assert ends_on_a_full_disk(lambda: shop.inspect_here("full.json"), "inspect.rotated")
+    assert sorted(path.name for path in shop.layout.root.iterdir()) == before
+    assert shop.account_now()["epoch"] == shop.control().epoch
+    assert not shop.inspect_here("again.json").rotated
