@@ -1,7 +1,8 @@
 """A switch in a process of its own, run by the interpreter of the release whose code does it.
 
-    switching_child.py STATE UNITS upgrade|rollback|configure|check RELEASE [POINT SIGNAL]
+    switching_child.py STATE UNITS OPERATION RELEASE [POINT SIGNAL]
 
+OPERATION is upgrade, rollback, configure or abandon, or check or check-abandon, which only ask.
 It prints the result as JSON and every point that it reaches on stderr; the first time that it reaches POINT
 it gets the signal. Where SIGNAL is FULL or FLOOD, the disk is full from there on instead: the file HOG takes
 all the room that there is, for FLOOD at every later point again. FLOOR and REASON in the environment are
@@ -12,11 +13,13 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout
+from standfast.operations.upgrade.abandoning import Word, abandon
 from standfast.operations.upgrade.beginning import Asked
 from standfast.operations.upgrade.configuring import Wanted, configure
 from standfast.operations.upgrade.manager import Manager
@@ -48,6 +51,11 @@ def main(state: str, units: str, operation: str, release: str, *killed: str) -> 
         if operation == "rollback":
             force = Force.of(os.environ["FLOOR"] or None, os.environ["REASON"] or None)
             found = roll_back(layout, release, asked, tell=tell, manager=manager, force=force)
+        elif operation.endswith("abandon"):
+            word, asks = Word.of("lucy", "a test"), operation.startswith("check")
+            given_up = abandon(layout, word, now=time.time(), manager=manager, check=asks)
+            print(given_up.model_dump_json())
+            return 0
         elif operation == "configure":
             pairs, shop = os.environ["PAIRS"].encode() or None, os.environ["SHOP"]
             wanted = Wanted.of(pairs=pairs, shop=Path(shop) if shop else None, adopt=False)
@@ -55,7 +63,7 @@ def main(state: str, units: str, operation: str, release: str, *killed: str) -> 
         else:
             found = upgrade(layout, release, asked, tell=tell, manager=manager, check=operation == "check")
     except Refused as refused:
-        print(json.dumps({"refused": refused.code, "observed": refused.observed}))
+        print(json.dumps({"refused": refused.code, "observed": refused.observed, "remedy": refused.remedy}))
         return 3
     except BadInput as error:
         print(json.dumps({"refused": "bad_input", "observed": str(error)}))

@@ -9,6 +9,7 @@ from typing import cast
 from pydantic import BaseModel
 
 PUBLISHED: dict[str, str] = {
+    "abandoned": "standfast.operations.upgrade.abandoning:Abandoned",
     "account-inspected": "standfast.operations.recovery.inspecting:Inspected",
     "adopted": "standfast.operations.adopting:Adopted",
     "backup-created": "standfast.operations.backup.creating:Created",

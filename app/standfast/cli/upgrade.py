@@ -1,15 +1,18 @@
 """`standfast upgrade`: change the service over to the release that runs this, and see how that stands."""
 
 import sys
+import time
 from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from standfast.cli.common import EXIT_UNEXPECTED, current, emit, examples, facts, group, note, write
+from standfast.cli.keeping import KeepsReceipt, kept
 from standfast.errors import BadInput
-from standfast.layout import checked_path
+from standfast.layout import Layout, checked_path
 from standfast.operations.environment import MAX_PAIRS
+from standfast.operations.upgrade.abandoning import Abandoned, Word, abandon, is_the_way
 from standfast.operations.upgrade.beginning import Asked, named
 from standfast.operations.upgrade.configuring import Wanted, configure
 from standfast.operations.upgrade.journal import Journal, Nothing, read
@@ -91,6 +94,62 @@ def configure_(
     end(ctx, configure(context.layout, wanted, asked, tell=tell, check=context.check), "configured")
 
 
+@app.command(
+    "abandon",
+    epilog=examples(
+        "standfast --check upgrade abandon --operator lucy --reason 'its release was removed'",
+        "standfast upgrade abandon --operator lucy --reason 'its release was removed'",
+    ),
+)
+def abandon_(
+    ctx: typer.Context,
+    *,
+    operator: Annotated[str, typer.Option(metavar="NAME", help="Who gives it up; on record.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, in one line; on record.")],
+    receipt: KeepsReceipt = True,
+) -> None:
+    """Give up a switch that was cut short and whose own release is gone or cannot go on with it.
+
+    \b
+    Run it with another release that knows the store: mostly the one that `current` names. It shows what
+    stands, keeps the journal as evidence and lets other switches begin; it starts and restores nothing.
+    Refused (exit 3) on a store that this release does not know, while what is given up serves, and when
+    business facts differ without an explanation.
+    """
+    context = current(ctx)
+    word = Word.of(operator, reason)
+    found = kept(
+        context,
+        "upgrade-abandon",
+        lambda: abandon(context.layout, word, now=time.time(), check=context.check),
+        receipt=receipt,
+    )
+    emit(ctx, found, lambda: _render_abandoned(found))
+
+
+def _render_abandoned(found: Abandoned) -> None:
+    if not found.changed:
+        write("no switch is unfinished: there is nothing to give up")
+        return
+    facts(
+        [
+            ("would be given up" if found.check else "given up", f"{found.operation}, run {found.run_id}"),
+            ("from", found.release_from),
+            ("to", found.release_to),
+            ("cut short at", found.step),
+            ("service", found.service),
+            ("serves", found.release or "nobody"),
+            ("facts", found.facts),
+            ("put back", ", ".join(found.put_back) or "nothing"),
+            ("evidence", found.evidence),
+        ]
+    )
+    for line in found.explained:
+        write(f"explained: {line}")
+    for line in found.ways_on:
+        write(f"way on: {line}")
+
+
 def end(ctx: typer.Context, found: Switch, wanted: str) -> None:
     """Print what became of a switch, and exit by it."""
     emit(ctx, found, lambda: render(found))
@@ -139,11 +198,12 @@ def render(found: Switch) -> None:
 @app.command("status", epilog=examples("standfast upgrade status", "standfast --json upgrade status"))
 def status_(ctx: typer.Context) -> None:
     """Show the journal of the last switch: its step, and its outcome once it has one."""
-    found = read(current(ctx).layout)
-    emit(ctx, found or Nothing(), lambda: _render_status(found))
+    layout = current(ctx).layout
+    found = read(layout)
+    emit(ctx, found or Nothing(), lambda: _render_status(layout, found))
 
 
-def _render_status(journal: Journal | None) -> None:
+def _render_status(layout: Layout, journal: Journal | None) -> None:
     if journal is None:
         write("there was no switch yet")
         return
@@ -159,3 +219,8 @@ def _render_status(journal: Journal | None) -> None:
             *([("because", journal.reason)] if journal.reason else []),
         ]
     )
+    if journal.outcome is not None:
+        return
+    again = f"way on: repeat the {journal.operation} to {journal.release_to}: it goes on, or back"
+    gone = "`standfast upgrade abandon`, then a switch to another (runbooks/upgrade-stopped-half-way.md)"
+    write(f"way on: release {journal.release_to} is gone: {gone}" if is_the_way(layout, journal) else again)

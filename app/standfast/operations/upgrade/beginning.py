@@ -138,14 +138,22 @@ def refuse_other_end(last: Journal, operation: Operation, to: str) -> None:
         "upgrade_unfinished",
         f"another {last.operation} was cut short and must come to its end first",
         observed=f"{last.operation} from {last.release_from} to {last.release_to}, at {last.step}",
-        remedy=f"repeat the {last.operation} to {last.release_to}: it goes on, or back",
+        remedy=(
+            f"repeat the {last.operation} to {last.release_to}: it goes on, or back; where that release is"
+            " gone or cannot, see `standfast upgrade abandon`"
+        ),
     )
+
+
+def installed(layout: Layout, release: str) -> bool:
+    """Whether it is there, sealed."""
+    return (layout.releases / release / SEAL).is_file()
 
 
 def refuse_absent(layout: Layout, release: str) -> None:
     """Raise Refused `release_absent` unless a release is installed here, sealed."""
     folder = checked_path(str(layout.releases / release), "release")
-    if not (folder / SEAL).is_file():
+    if not installed(layout, release):
         raise Refused(
             "release_absent",
             "there is no such installed release",

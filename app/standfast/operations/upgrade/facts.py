@@ -126,7 +126,17 @@ def take(layout: Layout, now: float) -> Reading:
 
 def compare(layout: Layout, before: Reading, now: float) -> Comparison:
     """The facts of the live store now, and every difference from `before`."""
-    with closing(open_readonly(layout.database)) as connection, _one_moment(connection):
+    with closing(open_readonly(layout.database)) as connection:
+        return _compared(connection, before, now)
+
+
+def compare_untouched(layout: Layout, before: Reading, now: float) -> Comparison:
+    """The same, leaving no trace beside the store."""
+    return look_at(layout.database, lambda connection: _compared(connection, before, now))
+
+
+def _compared(connection: sqlite3.Connection, before: Reading, now: float) -> Comparison:
+    with _one_moment(connection):
         after = read(connection, now).facts
         explained, unexplained = _explain(connection, before, after)
     return Comparison(after, explained, unexplained)

@@ -9,10 +9,10 @@ from standfast.operations.upgrade.facts import Facts
 
 type Operation = Literal["upgrade", "rollback", "configure"]
 
-type Outcome = Literal["upgraded", "rolled_back", "configured", "resumed", "stopped"]
+type Outcome = Literal["upgraded", "rolled_back", "configured", "resumed", "stopped", "abandoned"]
 """upgraded: the new release works; rolled_back: an older one does, by a code rollback; configured: the new
 configuration works; resumed: what was left runs again, and nothing was migrated; stopped: the service stays
-stopped."""
+stopped; abandoned: an operator gave it up, in the journal only."""
 
 GOOD: dict[Operation, Outcome] = {
     "upgrade": "upgraded",
