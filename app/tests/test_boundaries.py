@@ -144,6 +144,11 @@ def stranding(shop: Buying) -> Action:
     return lambda: channels.settle_stranded(shop.connection)
 
 
+def missing_the_supplier(shop: Buying) -> Action:
+    silent = orders.SupplierUnavailable("down")
+    return lambda: orders.say_account(shop.connection, silent, shop.now())
+
+
 def metering(shop: Buying) -> Action:
     return lambda: usage.set_up(
         shop.connection, source="live:m", prices=None, ceilings=usage.Ceilings(), now=shop.now()
@@ -179,6 +184,7 @@ HERE: dict[str, Callable[[Buying], Action]] = {
     "resolve_delivery": settling,
     "resume_deliveries": resuming,
     "channel_standing": standing,
+    "supplier_standing": missing_the_supplier,
     "channel_clear": clearing,
     "channel_stranded": stranding,
     "usage.set_up": metering,
