@@ -26,6 +26,17 @@ UNIT = "/home/lucy/.config/systemd/user/lucy-agent.service"
 # What the service itself writes while it works.
 ALIVE = ("/srv/lucy/state/agent.sqlite*", "/srv/lucy/state/outbox", "/srv/lucy/state/status*")
 
+# Of an upgrade to a release that is not on the host yet.
+ORDER = (
+    "host : Host | The deploy lock is ours",
+    "release : Build | It is proven and sealed",
+    "upgrade : Preflight | The release has looked at the state",
+    "upgrade : Switch | The service was brought to the release",
+    "release : Current | Names the installed release",
+    "receipt : Receipt | Is chained on the host",
+    "host : Host | The deploy lock is free",
+)
+
 
 def words(play: Play) -> str:
     return " ".join(play.output.split())
@@ -216,13 +227,9 @@ def test_who_names_the_floor_and_a_reason_may_and_both_are_on_record(
         "rollback_below_floor": str(floor),
         "rollback_reason": "the repair breaks the till",
     }
-    receipt = switched(
-        host,
-        controller.playbook("rollback", extra_vars=named),
-        releases["repair"],
-        releases["v1"],
-        "rollback",
-    )
+    play = controller.playbook("rollback", extra_vars=named)
+    receipt = switched(host, play, releases["repair"], releases["v1"], "rollback")
+    assert "code only. No database is restored" in words(play)
     assert "the repair breaks the till" in receipt["switch"]["below_floor"]
 
 
@@ -232,6 +239,8 @@ def test_v2_brings_its_migration(
     play = controller.playbook("upgrade", extra_vars={"release_archive": str(archives["v2"])})
     receipt = switched(host, play, releases["v1"], releases["v2"])
     assert receipt["switch"]["migrated"]
+    order = [play.tasks.index(task) for task in ORDER]
+    assert order == sorted(order)
 
 
 def test_v3_fills_a_column_of_all_work(
