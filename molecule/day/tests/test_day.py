@@ -16,7 +16,7 @@ import pytest
 from account import URL, give, put_in_place
 from archives import consistent
 from conftest import books
-from evidence import canary, good, receipts, running
+from evidence import canary, good, listing, receipts, running
 from target import wait_until
 
 if TYPE_CHECKING:
@@ -343,6 +343,22 @@ def test_the_plan_again_is_a_duplicate(controller: Controller, agent: Host, note
     before = len(receipts(agent))
     good(controller.playbook("recover", "--diff", extra_vars=noted["given"]), changed=0)
     assert len(receipts(agent)) == before
+
+
+def test_check_mode_looks_ahead_and_changes_nothing(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    def seen() -> set[str]:
+        return listing(
+            agent, "/srv/lucy/backups", "/srv/lucy/receipts", "/home/lucy/.config", "/var/lib/standfast"
+        )
+
+    before, working = seen(), running(agent)
+    for playbook in ("backup", "rehearse"):
+        good(controller.playbook(playbook, check=True))
+    good(controller.playbook("restore", check=True, extra_vars={"restore_from": noted["morning"]}))
+    good(controller.playbook("recover", check=True, extra_vars=noted["given"]), changed=0)
+    assert (seen(), running(agent)) == (before, working)
 
 
 def test_a_rehearsal_by_the_page_and_the_status_tells_of_it(
