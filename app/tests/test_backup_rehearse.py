@@ -1,5 +1,6 @@
 """A rehearsal restores a backup elsewhere and reads it; a migration brings a copy of an older one forward."""
 
+import json
 import os
 import time
 from contextlib import closing
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from backing import edit, made, names
 from support import Instance
+from test_backup_faults import at, no_file_may_grow
 from test_backup_verify import resealed, tree
 from world import World, dump
 
@@ -166,6 +168,23 @@ def test_the_command_answers_4_for_a_bad_backup(instance: Instance) -> None:
     assert cli.main(call) == 0
     edit(folder, epoch="0" * 32)
     assert cli.main(call) == 4
+
+
+FULL_AT = ("backup.step", "backup.copied", "rehearse.restored", "rehearse.check", "rehearse.committed")
+
+
+@pytest.mark.parametrize("point", FULL_AT)
+def test_a_full_disk_ends_it_and_leaves_nothing(
+    instance: Instance, point: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(instance)
+    before = names(instance.layout.backups)
+    call = ["--json", "--state", str(instance.layout.state), "backup", "rehearse"]
+    with no_file_may_grow() as full, at(point, full):
+        code = cli.main(call)
+    assert (code, json.loads(capsys.readouterr().out)["refused"]["code"]) == (1, "disk_full")
+    assert names(instance.layout.backups) == before
+    assert cli.main(call) == 0
 
 
 # --- migrating ---
