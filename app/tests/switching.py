@@ -234,6 +234,10 @@ class Host:
         told = {"PAIRS": "" if pairs is None else json.dumps(pairs), "SHOP": str(shop or "")}
         return self._child("old", ["configure", self.releases["old"], *([at, signal_] if at else [])], told)
 
+    def typed(self, by: str, *words: str) -> Ran:
+        """A command of a release that reaches the double of the manager."""
+        return self._child(by, ["cli", "-"], {"WORDS": json.dumps(words)})
+
     def _child(self, by: str, words: list[str], told: dict[str, str]) -> Ran:
         command = [self.python(by), "-B", str(TESTS / "switching_child.py"), str(self.layout.state)]
         done = subprocess.run(

@@ -7,6 +7,8 @@ import typer
 
 from standfast.cli.common import Context
 from standfast.operations.receipting import Told, with_receipt
+from standfast.operations.upgrade.receipting import with_switch_receipt
+from standfast.operations.upgrade.result import Operation, Switch
 from standfast.receipts.model import Check
 
 KeepsReceipt = Annotated[
@@ -16,6 +18,13 @@ KeepsReceipt = Annotated[
 
 class _Seen(Told, Protocol):
     def seen(self) -> Sequence[Check]: ...
+
+
+def kept_switch(
+    context: Context, operation: Operation, act: Callable[[], Switch], *, receipt: bool
+) -> Switch:
+    """The same of a change of code or configuration, which leaves a receipt where it fails, too."""
+    return act() if context.check or not receipt else with_switch_receipt(context.layout, operation, act)
 
 
 def kept[T: _Seen](context: Context, operation: str, act: Callable[[], T], *, receipt: bool) -> T:

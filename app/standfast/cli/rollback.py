@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import current, examples, group
+from standfast.cli.keeping import KeepsReceipt, kept_switch
 from standfast.cli.upgrade import CanaryTimeout, RunId, StartTimeout, StopTimeout, end, tell
 from standfast.operations.upgrade.beginning import Asked, named
 from standfast.operations.upgrade.rolling_back import Force, roll_back
@@ -32,6 +33,7 @@ def rollback(
     stop_timeout: StopTimeout = Limits.stop,
     start_timeout: StartTimeout = Limits.start,
     canary_timeout: CanaryTimeout = Limits.canary,
+    receipt: KeepsReceipt = True,
 ) -> None:
     """Go back to an older release's code, and see it finish a canary; the database is never restored.
 
@@ -42,12 +44,11 @@ def rollback(
     """
     context = current(ctx)
     limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
-    done = roll_back(
-        context.layout,
-        named(to, "--to"),
-        Asked.of(run_id, limits),
-        force=Force.of(below_floor, reason),
-        tell=tell,
-        check=context.check,
+    kept_release, asked, force = named(to, "--to"), Asked.of(run_id, limits), Force.of(below_floor, reason)
+    done = kept_switch(
+        context,
+        "rollback",
+        lambda: roll_back(context.layout, kept_release, asked, force=force, tell=tell, check=context.check),
+        receipt=receipt,
     )
     end(ctx, done, "rolled_back")

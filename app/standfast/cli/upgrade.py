@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import EXIT_UNEXPECTED, current, emit, examples, facts, group, note, write
-from standfast.cli.keeping import KeepsReceipt, kept
+from standfast.cli.keeping import KeepsReceipt, kept, kept_switch
 from standfast.errors import BadInput
 from standfast.layout import Layout, checked_path
 from standfast.operations.environment import MAX_PAIRS
@@ -43,6 +43,7 @@ def switch_(
     stop_timeout: StopTimeout = Limits.stop,
     start_timeout: StartTimeout = Limits.start,
     canary_timeout: CanaryTimeout = Limits.canary,
+    receipt: KeepsReceipt = True,
 ) -> None:
     """Stop the service, back up, migrate, start this release, and see it finish a canary; or go back.
 
@@ -54,7 +55,13 @@ def switch_(
     context = current(ctx)
     limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
     asked = Asked.of(run_id, limits)
-    done = upgrade(context.layout, named(old, "--from"), asked, tell=tell, check=context.check)
+    left = named(old, "--from")
+    done = kept_switch(
+        context,
+        "upgrade",
+        lambda: upgrade(context.layout, left, asked, tell=tell, check=context.check),
+        receipt=receipt,
+    )
     end(ctx, done, "upgraded")
 
 
@@ -79,6 +86,7 @@ def configure_(
     stop_timeout: StopTimeout = Limits.stop,
     start_timeout: StartTimeout = Limits.start,
     canary_timeout: CanaryTimeout = Limits.canary,
+    receipt: KeepsReceipt = True,
 ) -> None:
     """Change agent.env or shop.toml, restart once, and see a canary; or put the ones of before back (exit 1).
 
@@ -91,7 +99,13 @@ def configure_(
     wanted = Wanted.of(pairs=pairs, shop=None if shop is None else checked_path(shop, "--shop"), adopt=adopt)
     limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
     asked = Asked.of(run_id, limits)
-    end(ctx, configure(context.layout, wanted, asked, tell=tell, check=context.check), "configured")
+    done = kept_switch(
+        context,
+        "configure",
+        lambda: configure(context.layout, wanted, asked, tell=tell, check=context.check),
+        receipt=receipt,
+    )
+    end(ctx, done, "configured")
 
 
 @app.command(
@@ -182,6 +196,7 @@ def render(found: Switch) -> None:
             ),
             ("migrated", migrated or "nothing"),
             ("backup", found.backup or "none"),
+            *([("receipt", found.receipt)] if found.receipt else []),
             ("silence", f"{found.silence_seconds} s" if found.silence_seconds is not None else "-"),
             (
                 "canary",

@@ -6,8 +6,8 @@ What is refused has changed nothing and leaves none; a playbook keeps its own an
 import platform
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol, Self
 
 from standfast.errors import StandfastError, StoreBusy
@@ -38,13 +38,8 @@ def with_receipt[T: Told](
     """
     chain.check_folder(layout.receipts)
     began = time.time()
-    try:
+    with failure_kept(layout, operation, began):
         found = act()
-    except StandfastError as error:
-        if error.exit_code == UNEXPECTED and not isinstance(error, StoreBusy):
-            with suppress(StandfastError, OSError):  # what went wrong first is what is told
-                leave(layout, operation, [], began=began, failed=str(error))
-        raise
     if found.check or not found.changed:
         return found
     try:
@@ -54,6 +49,23 @@ def with_receipt[T: Told](
             f"done: {operation}; but its receipt could not be kept: {error}; nothing is to be repeated"
         ) from error
     return found.model_copy(update={"receipt": kept})
+
+
+@contextmanager
+def failure_kept(layout: Layout, operation: str, began: float) -> Iterator[None]:
+    """Around an operation: one that fails unexpectedly leaves a receipt that says so."""
+    try:
+        yield
+    except StandfastError as error:
+        if error.exit_code == UNEXPECTED and not isinstance(error, StoreBusy):
+            with suppress(StandfastError, OSError):  # what went wrong first is what is told
+                leave(layout, operation, [], began=began, failed=str(error))
+        raise
+
+
+def host_name() -> str:
+    """As a receipt names the host."""
+    return platform.node() or "unknown"
 
 
 def leave(
@@ -71,7 +83,7 @@ def leave(
         operation=operation,
         run_id=secrets.token_hex(8),
         instance=layout.instance().instance,
-        host=platform.node() or "unknown",
+        host=host_name(),
         release_before=running_release(),
         release_after=running_release(),
         verdict="done" if failed is None else "failed",

@@ -80,8 +80,8 @@ class Journal(BaseModel):
     """Why."""
     code: str | None = None
     """`disk_full` when that is why."""
-    outcome: Outcome | None = None
-    """null: not at its end."""
+    outcome: Outcome | Literal["abandoned"] | None = None
+    """null: not at its end; abandoned: an operator gave it up."""
     result: Switch | None = None
 
     @property

@@ -9,10 +9,10 @@ from standfast.operations.upgrade.facts import Facts
 
 type Operation = Literal["upgrade", "rollback", "configure"]
 
-type Outcome = Literal["upgraded", "rolled_back", "configured", "resumed", "stopped", "abandoned"]
+type Outcome = Literal["upgraded", "rolled_back", "configured", "resumed", "stopped"]
 """upgraded: the new release works; rolled_back: an older one does, by a code rollback; configured: the new
 configuration works; resumed: what was left runs again, and nothing was migrated; stopped: the service stays
-stopped; abandoned: an operator gave it up, in the journal only."""
+stopped."""
 
 GOOD: dict[Operation, Outcome] = {
     "upgrade": "upgraded",
@@ -75,3 +75,5 @@ class Switch(BaseModel):
     phases: list[Phase] = []
     ways_on: list[str] = []
     """What an operator may do next."""
+    receipt: str | None = None
+    """The file of the operation receipt, of one that was typed by hand."""
