@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pty
 import re
 import shutil
 import sqlite3
@@ -451,3 +452,22 @@ def test_the_command_makes_lists_and_verifies(instance: Instance, capsys: pytest
     assert call("verify", "000099-20260301T000000Z-source")[0] == 3
     assert call("create", "--with", "everything")[0] == 2
     assert call("create", "--deadline", "0")[0] == 2
+
+
+def test_a_terminal_sees_how_far_it_is(instance: Instance) -> None:
+    ours, theirs = pty.openpty()
+    words = ["--state", str(instance.layout.state), "backup", "create"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "standfast", *words],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            check=False,
+        )
+        os.close(theirs)
+        shown = os.read(ours, 65536)
+    finally:
+        os.close(ours)
+    assert done.returncode == 0
+    assert b"copy 100 %" in shown
