@@ -261,3 +261,17 @@ def test_a_migration_that_fails_leaves_nothing(older: Instance, tmp_path: Path) 
     assert not place.exists()
     with sealed(Path(source.path) / SNAPSHOT) as copy:
         assert copy.execute("SELECT count(*) FROM work").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("point", ["backup.folder", "backup.partial", "backup.checked", "backup.published"])
+def test_a_migration_that_meets_a_full_disk_leaves_nothing(
+    older: Instance, tmp_path: Path, point: str
+) -> None:
+    source = made(older)
+    before, place = tree(Path(source.path)), tmp_path / "forward"
+    with no_file_may_grow() as full, at(point, full), pytest.raises(Refused) as caught:
+        migrate(older.layout, source.name, str(place), limits=Limits())
+    assert caught.value.code == "backup_no_space"
+    assert not place.exists()
+    assert tree(Path(source.path)) == before
+    assert migrate(older.layout, source.name, str(place), limits=Limits()).backup is not None
