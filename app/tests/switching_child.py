@@ -30,6 +30,7 @@ from standfast.operations.upgrade.result import Switch
 from standfast.operations.upgrade.rolling_back import Force, roll_back
 from standfast.operations.upgrade.switching import Limits
 from standfast.operations.upgrade.upgrading import upgrade
+from standfast.serve.settings import agreed
 from standfast.store import triggers
 
 
@@ -74,7 +75,7 @@ def done(layout: Layout, operation: str, release: str, manager: Manager) -> Swit
     if operation == "configure":
         pairs, shop = os.environ["PAIRS"].encode() or None, os.environ["SHOP"]
         wanted = Wanted.of(pairs=pairs, shop=Path(shop) if shop else None, adopt=False)
-        return configure(layout, wanted, asked, tell=tell, manager=manager)
+        return configure(layout, wanted, asked, agreed, tell=tell, manager=manager)
     if operation.endswith("abandon"):
         return abandon(layout, Word.of("lucy", "a test"), now=time.time(), manager=manager, check=check)
     return upgrade(layout, release, asked, tell=tell, manager=manager, check=check)

@@ -17,7 +17,7 @@ from standfast.operations.upgrade.configuring import Wanted
 FULL = os.environ.get("STANDFAST_FULL") == "1"
 SECRET = "hunter2-hunter2"
 GOOD = {"STANDFAST_LOG": "debug", "SOME_TOKEN": SECRET}
-BAD = {"STANDFAST_LOG": "nonsense", "SOME_TOKEN": SECRET}
+
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,13 @@ def test_a_configuration_that_works_stays(host: Host, tmp_path: Path) -> None:
     assert (again.code, again.result["changed"], host.pid()) == (0, False, ran.result["main_pid"])
 
 
-def test_one_that_the_service_cannot_work_with_is_taken_back(host: Host) -> None:
+def test_one_that_the_service_cannot_work_with_is_taken_back(host: Host, tmp_path: Path) -> None:
+    """Well formed, and the service starts: but no request can be answered in one call of the model."""
     before = bytes_of(host)
-    ran = host.configure(pairs=BAD)
-    assert (ran.code, ran.result["outcome"], ran.result["step"]) == (1, "resumed", "start")
+    shop = tmp_path / "shop.toml"
+    shop.write_text(before["shop.toml"].decode().replace("model_calls = 8", "model_calls = 1"))
+    ran = host.configure(pairs=GOOD, shop=shop)
+    assert (ran.code, ran.result["outcome"], ran.result["step"]) == (1, "resumed", "canary")
     assert bytes_of(host) == before
     assert host.running() == host.releases["old"] == ran.result["canary"]["run"]["release"]
     nothing_is_left(host)
@@ -84,6 +87,30 @@ def test_one_that_was_cut_short_is_put_back(host: Host, point: str) -> None:
     assert bytes_of(host) == before
     assert host.running() == host.releases["old"]
     nothing_is_left(host)
+
+
+@pytest.mark.parametrize("given", ["a value", "half a channel", "both together"])
+def test_one_that_the_service_would_not_start_with_stops_nobody(
+    host: Host, tmp_path: Path, given: str
+) -> None:
+    """Each file by itself is well formed: only what the service makes of both is refused."""
+    pid, before = host.pid(), bytes_of(host)
+    shop = tmp_path / "shop.toml"
+    shop.write_text(before["shop.toml"].decode().replace('kind = "outbox"', 'kind = "webhook"'))
+    asked = {
+        "a value": {"pairs": {"STANDFAST_LOG": "nonsense", "SOME_TOKEN": SECRET}},
+        "half a channel": {"shop": shop},
+        "both together": {"shop": shop, "pairs": GOOD},
+    }[given]
+    ran = host.configure(**asked)  # type: ignore[arg-type]
+    assert (ran.code, ran.result["refused"]) == (2, "bad_input")
+    said = json.dumps(ran.result)
+    assert ("STANDFAST_LOG" if given == "a value" else "STANDFAST_WEBHOOK_URL") in said
+    assert SECRET not in said
+    assert (host.pid(), bytes_of(host)) == (pid, before)
+    assert host.calls().count("stop") == 0
+    assert not list(host.layout.state.glob("upgrade*.json"))
+    assert not list(host.layout.state.glob("upgrade.kept*"))
 
 
 def test_what_is_malformed_is_not_even_tried(host: Host, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from standfast.operations.upgrade.journal import Journal, Nothing, read
 from standfast.operations.upgrade.result import Switch
 from standfast.operations.upgrade.switching import Limits
 from standfast.operations.upgrade.upgrading import upgrade
+from standfast.serve.settings import agreed
 
 app = group("Change the service over to this release: switch, status; or its configuration: configure.")
 
@@ -102,7 +103,7 @@ def configure_(
     done = kept_switch(
         context,
         "configure",
-        lambda: configure(context.layout, wanted, asked, tell=tell, check=context.check),
+        lambda: configure(context.layout, wanted, asked, agreed, tell=tell, check=context.check),
         receipt=receipt,
     )
     end(ctx, done, "configured")

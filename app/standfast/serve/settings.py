@@ -38,7 +38,11 @@ class Settings:
 
 def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float | None) -> Settings:
     """Read and check everything; ConfigurationInvalid names the field, never its value."""
-    shop = config.load(layout.shop)
+    return agreed(config.load(layout.shop), environment, watchdog_seconds)
+
+
+def agreed(shop: ShopConfig, environment: Mapping[str, str], watchdog_seconds: float | None) -> Settings:
+    """What a shop.toml and an environment say together; ConfigurationInvalid as ``load``."""
     if environment.get("STANDFAST_LOG", "info") not in LEVELS:
         raise ConfigurationInvalid(f"STANDFAST_LOG: one of {', '.join(LEVELS)}")
     # A call longer than half the watchdog could end in SIGABRT; longer than half the lease, in a lost claim.
@@ -46,7 +50,7 @@ def load(layout: Layout, environment: Mapping[str, str], watchdog_seconds: float
     if shop.limits.call_seconds > bound:
         of_what = "watchdog" if watchdog_seconds and watchdog_seconds < DEFAULT_LEASE else "lease"
         raise ConfigurationInvalid(
-            f"{layout.shop.name}: limits.call_seconds: {shop.limits.call_seconds} s is above half of the"
+            f"shop.toml: limits.call_seconds: {shop.limits.call_seconds} s is above half of the"
             f" {of_what} ({bound:g} s)"
         )
     return Settings(

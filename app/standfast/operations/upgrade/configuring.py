@@ -6,7 +6,7 @@ service is started on them. What agent.env holds is in no journal, no result and
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from standfast.layout import Layout, running_release
 from standfast.operations import environment
 from standfast.operations.initialise import initialise_instance
 from standfast.operations.opening import refuse_other_user
+from standfast.operations.unit import seconds
 from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
@@ -33,8 +34,12 @@ from standfast.operations.upgrade.result import Switch
 from standfast.operations.upgrade.sides import Own
 from standfast.operations.upgrade.switching import Signals, StepFailed, Switching, Tell
 from standfast.shop import config
+from standfast.shop.config import ShopConfig
 
 MODE = 0o600
+
+type Agreed = Callable[[ShopConfig, Mapping[str, str], float | None], object]
+"""`serve.settings.agreed`, which lies above this layer."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,30 @@ class Wanted:
     """Of agent.env, validated."""
     shop: str | None = None
     """The text of shop.toml, validated."""
+    read: ShopConfig | None = None
+    """What that text says."""
     adopt: bool = False
     """Also over an agent.env that was edited by hand."""
 
     @classmethod
     def of(cls, *, pairs: bytes | None, shop: Path | None, adopt: bool) -> "Wanted":
         """From what was given; BadInput names a key or a field, and never a value."""
-        text = None if shop is None else _shop(shop)
-        return cls(None if pairs is None else environment.read_pairs(pairs), text, adopt)
+        text, read = (None, None) if shop is None else _shop(shop)
+        return cls(None if pairs is None else environment.read_pairs(pairs), text, read, adopt)
+
+    def refuse_unusable(self, layout: Layout, agreed: Agreed) -> None:
+        """Raise BadInput where the service would not start with this and with what stays as it is."""
+        given = environment.given(layout) if self.pairs is None else self.pairs
+        try:
+            agreed(self.read or config.load(layout.shop), given, seconds("WatchdogSec"))
+        except ConfigurationInvalid as error:
+            raise BadInput(str(error)) from error
 
 
-def _shop(path: Path) -> str:
+def _shop(path: Path) -> tuple[str, ShopConfig]:
     try:
-        config.load(path)
-        return path.read_text("utf-8")
+        read = config.load(path)
+        return path.read_text("utf-8"), read
     except (ConfigurationInvalid, OSError) as error:
         raise BadInput(str(error)) from error
 
@@ -123,6 +138,7 @@ def configure(
     layout: Layout,
     wanted: Wanted,
     asked: Asked,
+    agreed: Agreed,
     *,
     tell: Tell,
     manager: Manager | None = None,
@@ -130,9 +146,9 @@ def configure(
 ) -> Switch:
     """Change the configuration, and see the service work with it; or put the one of before back.
 
-    One that was cut short is put back first. Raises BadInput when nothing is wanted; Refused, with nothing
-    touched: `not_running`, `upgrade_at_work`, `upgrade_unfinished`, and what `refuse_inactive` and
-    `environment.write` say.
+    One that was cut short is put back first. With nothing touched: BadInput when nothing is wanted, or
+    when the service would not start with it; Refused `not_running`, `upgrade_at_work`, `upgrade_unfinished`,
+    and what `refuse_inactive` and `environment.write` say.
     """
     refuse_other_user(layout)
     own, files = Own(layout), Files(layout, wanted)
@@ -150,6 +166,7 @@ def configure(
             if not files.differs():
                 begun = foreseen(_begun(layout, asked, text), text)
                 return begun.model_copy(update={"changed": False, "check": check})
+            wanted.refuse_unusable(layout, agreed)
             _refuse_not_running(layout, manager, text)
             found = _begun(layout, asked, text)
         if check:
