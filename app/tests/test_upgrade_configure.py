@@ -19,7 +19,6 @@ SECRET = "hunter2-hunter2"
 GOOD = {"STANDFAST_LOG": "debug", "SOME_TOKEN": SECRET}
 
 
-
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Host:
     host = Host(tmp_path_factory.mktemp("template"))
