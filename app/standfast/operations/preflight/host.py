@@ -15,7 +15,7 @@ from standfast.operations.backup.limits import Limits
 from standfast.operations.preflight.seen import Found, Seen, attention, passes, refuses
 from standfast.operations.unit import seconds
 from standfast.operations.upgrade import journal as switches
-from standfast.operations.upgrade.manager import environment
+from standfast.operations.upgrade.manager import call
 
 _SECONDS = 10.0
 _REMOTE = frozenset(
@@ -133,16 +133,7 @@ def manager_stop(_: Seen) -> Found:
 def ask(*command: str) -> str:
     """What a bounded command prints; empty when it fails."""
     try:
-        done = subprocess.run(
-            command,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = call(command, _SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -13,15 +13,13 @@ from pydantic import BaseModel
 from standfast.durable import write_file
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout
-from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS
 from standfast.operations.upgrade import facts, journal, reserve
-from standfast.operations.upgrade.beginning import installed, raised, refuse_held
+from standfast.operations.upgrade.beginning import installed, opened, raised, refuse_held
 from standfast.operations.upgrade.configuring import Files, Wanted
 from standfast.operations.upgrade.journal import Journal, Keeper
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_of
 from standfast.operations.upgrade.result import Operation
-from standfast.operations.upgrade.sides import Own
 from standfast.receipts.model import Check
 from standfast.store import Store, look_at, schema_versions
 from standfast.store.migrations import refuse_newer
@@ -99,13 +97,9 @@ def abandon(
     Raises Refused, with nothing touched: `not_a_release`, `other_user`, `upgrade_at_work`,
     `journal_unreadable`, `store_newer`, `target_serves`, `unit_busy`, `writer_held`, `facts_differ`.
     """
-    refuse_other_user(layout)
-    own = Own(layout)
-    own.unit_text()  # this process must be a release's, of this root
-    manager = manager or Manager.of(layout.instance().instance)
-    with journal.at_work(layout, make=not check):
-        last = journal.read(layout)
-        if last is None or last.outcome is not None:
+    with opened(layout, manager, check=check) as opening:
+        manager = opening.manager
+        if (last := opening.unfinished) is None:
             return Abandoned(changed=False, check=check)
         state = manager.look()
         _refuse_unknown_store(layout, last)
@@ -131,7 +125,7 @@ def abandon(
             put_back=_owed(layout, last, manager, state),
             evidence=str(evidence),
         )
-        found.ways_on = _ways_on(found, last, own.id)
+        found.ways_on = _ways_on(found, last, opening.own.id)
         if not check:
             write_file(evidence, journal.path(layout).read_bytes(), 0o600)
             _put_back(layout, last, manager, found)

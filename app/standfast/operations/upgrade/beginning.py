@@ -33,18 +33,30 @@ A kill between the effect of a step and the next entry is a kill in that step: e
 import hashlib
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from standfast.authority import agrees, host_identity, operations, refuse_other_host, refuse_while_held
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, checked_path
+from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.operations.upgrade import facts, reserve
 from standfast.operations.upgrade.falling_back import finish, go_back
-from standfast.operations.upgrade.journal import Journal, Step
+from standfast.operations.upgrade.journal import Journal, Keeper, Step, at_work, read
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_of
 from standfast.operations.upgrade.result import GOOD, Operation, Switch
-from standfast.operations.upgrade.switching import Limits, StepFailed, Switching, schema_now
+from standfast.operations.upgrade.sides import Own, Side
+from standfast.operations.upgrade.switching import (
+    ConfigurationFiles,
+    Limits,
+    Signals,
+    StepFailed,
+    Switching,
+    Tell,
+    schema_now,
+)
 from standfast.release.installed import SEAL
 from standfast.store import Store, look_at, schema_versions
 from standfast.store.migrations import refuse_newer
@@ -71,6 +83,64 @@ def named(text: str, option: str) -> str:
     if not text or len(text) > _LONGEST_NAME or not set(text) <= _NAMES:
         raise BadInput(f"{option}: 1 to {_LONGEST_NAME} letters, digits, . _ + or -")
     return text
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What every switch finds before it looks for what speaks against it; nobody else switches meanwhile."""
+
+    layout: Layout
+    own: Own
+    own_unit: str
+    """What the release that runs this writes for the service."""
+    manager: Manager
+    unfinished: Journal | None
+    """Of a run that was cut short."""
+    last: Journal | None
+    """Of the last run, at its end or not."""
+    signals: Signals
+
+    def switching(
+        self,
+        found: Journal,
+        asked: Asked,
+        tell: Tell,
+        *,
+        old: Side,
+        new: Side,
+        new_unit: str,
+        files: ConfigurationFiles | None = None,
+    ) -> Switching:
+        """The switch of that journal."""
+        return Switching(
+            layout=self.layout,
+            keeper=Keeper(self.layout, found),
+            manager=self.manager,
+            old=old,
+            new=new,
+            new_unit=new_unit,
+            limits=asked.limits,
+            tell=tell,
+            signals=self.signals,
+            files=files,
+        )
+
+
+@contextmanager
+def opened(layout: Layout, manager: Manager | None, *, check: bool) -> Iterator[Opening]:
+    """Be the one that switches, with the code of a release of this root.
+
+    Raises Refused, with nothing touched: `other_user`, `not_a_release`, `upgrade_at_work`,
+    `journal_unreadable`.
+    """
+    refuse_other_user(layout)
+    own = Own(layout)
+    text = own.unit_text()
+    manager = manager or Manager.of(layout.instance().instance)
+    with at_work(layout, make=not check), Signals().heard() as signals:
+        last = read(layout)
+        unfinished = last if last is not None and last.outcome is None else None
+        yield Opening(layout, own, text, manager, unfinished, last, signals)
 
 
 def begin(work: Switching) -> Switch:

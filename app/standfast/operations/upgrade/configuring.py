@@ -15,24 +15,22 @@ from standfast.errors import BadInput, ConfigurationInvalid, Refused
 from standfast.layout import Layout, running_release
 from standfast.operations import environment
 from standfast.operations.initialise import initialise_instance
-from standfast.operations.opening import refuse_other_user
 from standfast.operations.unit import seconds
-from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
     begin,
     foreseen,
+    opened,
     refuse_inactive,
     refuse_other_end,
     runs,
     schema_seen,
 )
 from standfast.operations.upgrade.falling_back import go_back
-from standfast.operations.upgrade.journal import Journal, Keeper
+from standfast.operations.upgrade.journal import Journal
 from standfast.operations.upgrade.manager import Manager
 from standfast.operations.upgrade.result import Switch
-from standfast.operations.upgrade.sides import Own
-from standfast.operations.upgrade.switching import Signals, StepFailed, Switching, Tell
+from standfast.operations.upgrade.switching import StepFailed, Tell
 from standfast.shop import config
 from standfast.shop.config import ShopConfig
 
@@ -150,16 +148,11 @@ def configure(
     when the service would not start with it; Refused `not_running`, `upgrade_at_work`, `upgrade_unfinished`,
     and what `refuse_inactive` and `environment.write` say.
     """
-    refuse_other_user(layout)
-    own, files = Own(layout), Files(layout, wanted)
-    text = own.unit_text()
-    manager = manager or Manager.of(layout.instance().instance)
-    with journal.at_work(layout, make=not check), Signals().heard() as signals:
-        last = journal.read(layout)
-        cut_short = last is not None and last.outcome is None
-        if last is not None and cut_short:
-            refuse_other_end(last, "configure", own.id)
-            found = last
+    files = Files(layout, wanted)
+    with opened(layout, manager, check=check) as opening:
+        own, text = opening.own, opening.own_unit
+        if (found := opening.unfinished) is not None:
+            refuse_other_end(found, "configure", own.id)
         else:
             if wanted.pairs is None and wanted.shop is None:
                 raise BadInput("name what is to change: --env - with pairs on stdin, --shop FILE, or both")
@@ -167,25 +160,13 @@ def configure(
                 begun = foreseen(_begun(layout, asked, text), text)
                 return begun.model_copy(update={"changed": False, "check": check})
             wanted.refuse_unusable(layout, agreed)
-            _refuse_not_running(layout, manager, text)
+            _refuse_not_running(layout, opening.manager, text)
             found = _begun(layout, asked, text)
         if check:
             return foreseen(found, text)
-        if not cut_short:
+        work = opening.switching(found, asked, tell, old=own, new=own, new_unit=text, files=files)
+        if opening.unfinished is None:
             files.forget()  # what a run left that died at its very end
-        work = Switching(
-            layout=layout,
-            keeper=Keeper(layout, found),
-            manager=manager,
-            old=own,
-            new=own,
-            new_unit=text,
-            limits=asked.limits,
-            tell=tell,
-            signals=signals,
-            files=files,
-        )
-        if not cut_short:
             return begin(work)
         work.resumed_from = found.step
         work.resumed_because = "a change of the configuration was cut short: the one of before is put back"

@@ -10,7 +10,7 @@ import os
 import pwd
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,19 +155,8 @@ class Manager:
             self._call("enable" if on else "disable", self.unit)
 
     def _call(self, *words: str, within: float = CALL) -> str:
-        command = ["systemctl", "--user", "--no-pager", "--no-ask-password", *words]
         try:
-            done = subprocess.run(
-                command,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="backslashreplace",
-                timeout=within,
-                start_new_session=True,  # what ends this process from a terminal does not end the call
-                check=False,
-            )
+            done = call(["systemctl", "--user", "--no-pager", "--no-ask-password", *words], within)
         except subprocess.TimeoutExpired:
             raise ManagerFailed(f"`systemctl --user {words[0]}` did not end within {within:g} s") from None
         except OSError as error:
@@ -176,6 +165,21 @@ class Manager:
             why = " ".join(done.stderr.split()) or f"exit {done.returncode}"
             raise ManagerFailed(f"`systemctl --user {words[0]}` failed: {why}")
         return done.stdout
+
+
+def call(command: Sequence[str], within: float) -> subprocess.CompletedProcess[str]:
+    """Run a command that asks a manager. Raises subprocess.TimeoutExpired, OSError."""
+    return subprocess.run(
+        command,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+        timeout=within,
+        start_new_session=True,  # what ends this process from a terminal does not end the call
+        check=False,
+    )
 
 
 def environment() -> dict[str, str]:

@@ -11,12 +11,11 @@ from packaging.version import Version
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, running_release
 from standfast.operations.kept import Ground, Objection, altered, below, floors, may_go_back
-from standfast.operations.opening import refuse_other_user
-from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
     begin,
     foreseen,
+    opened,
     refuse_absent,
     refuse_held,
     refuse_inactive,
@@ -25,11 +24,11 @@ from standfast.operations.upgrade.beginning import (
     runs,
     schema_seen,
 )
-from standfast.operations.upgrade.journal import Journal, Keeper
+from standfast.operations.upgrade.journal import Journal
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_in
 from standfast.operations.upgrade.result import Switch
-from standfast.operations.upgrade.sides import Other, Own
-from standfast.operations.upgrade.switching import Signals, Switching, Tell
+from standfast.operations.upgrade.sides import Other
+from standfast.operations.upgrade.switching import Tell
 from standfast.operations.verdicts import Floor, read_record
 from standfast.release.installed import read_manifest
 
@@ -78,17 +77,13 @@ def roll_back(
     `release_absent`, `release_altered`, `not_current`, `floor_differs`, the rules of `kept.may_go_back`, and
     what `refuse_inactive` says.
     """
-    refuse_other_user(layout)
-    Own(layout).unit_text()  # this process must be a release's, of this root
-    refuse_absent(layout, to)
-    manager = manager or Manager.of(layout.instance().instance)
-    with journal.at_work(layout, make=not check), Signals().heard() as signals:
-        last = journal.read(layout)
-        cut_short = last is not None and last.outcome is None
-        new, state = Other(layout, to), manager.look()
-        if last is not None and cut_short:
-            refuse_other_end(last, "rollback", to)
-            text, found = new.unit_text(), last
+    with opened(layout, manager, check=check) as opening:
+        refuse_absent(layout, to)
+        manager, new = opening.manager, Other(layout, to)
+        state = manager.look()
+        if (found := opening.unfinished) is not None:
+            refuse_other_end(found, "rollback", to)
+            text = new.unit_text()
         else:
             text = _text_of(layout, new)
             if runs(manager, state, to, text):
@@ -97,18 +92,8 @@ def roll_back(
             found = _begun(layout, to, asked, manager=manager, state=state, forced=forced)
         if check:
             return foreseen(found, text)
-        work = Switching(
-            layout=layout,
-            keeper=Keeper(layout, found),
-            manager=manager,
-            old=Own(layout),
-            new=new,
-            new_unit=text,
-            limits=asked.limits,
-            tell=tell,
-            signals=signals,
-        )
-        return resume(work) if cut_short else begin(work)
+        work = opening.switching(found, asked, tell, old=opening.own, new=new, new_unit=text)
+        return resume(work) if opening.unfinished else begin(work)
 
 
 def _text_of(layout: Layout, new: Other) -> str:

@@ -4,13 +4,12 @@ import hashlib
 
 from standfast.errors import Refused
 from standfast.layout import Layout
-from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import understood
-from standfast.operations.upgrade import journal
 from standfast.operations.upgrade.beginning import (
     Asked,
     begin,
     foreseen,
+    opened,
     refuse_absent,
     refuse_held,
     refuse_inactive,
@@ -19,11 +18,11 @@ from standfast.operations.upgrade.beginning import (
     runs,
     schema_seen,
 )
-from standfast.operations.upgrade.journal import Journal, Keeper
+from standfast.operations.upgrade.journal import Journal
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_in
 from standfast.operations.upgrade.result import Switch
-from standfast.operations.upgrade.sides import Own, side
-from standfast.operations.upgrade.switching import Signals, Switching, Tell
+from standfast.operations.upgrade.sides import side
+from standfast.operations.upgrade.switching import Tell
 
 
 def upgrade(
@@ -42,35 +41,20 @@ def upgrade(
     `marker_disagrees`, `other_host`, `other_user`, `store_newer`, `writer_held`. Everything later ends in a
     result that says what was done.
     """
-    refuse_other_user(layout)
-    new = Own(layout)
-    text = new.unit_text()
-    manager = manager or Manager.of(layout.instance().instance)
-    with journal.at_work(layout, make=not check), Signals().heard() as signals:
-        last = journal.read(layout)
-        cut_short = last is not None and last.outcome is None
-        if last is not None and cut_short:
-            refuse_other_end(last, "upgrade", new.id)
-            found = last
+    with opened(layout, manager, check=check) as opening:
+        new, text, manager = opening.own, opening.own_unit, opening.manager
+        if (found := opening.unfinished) is not None:
+            refuse_other_end(found, "upgrade", new.id)
         else:
             state = manager.look()
             if runs(manager, state, new.id, text) and schema_seen(layout) == understood():
-                return _unchanged(old, asked, last, own=new.id, text=text, state=state, check=check)
+                return _unchanged(old, asked, opening.last, own=new.id, text=text, state=state, check=check)
             found = _begun(layout, old, asked, manager=manager, state=state, to=new.id)
         if check:
             return foreseen(found, text)
-        work = Switching(
-            layout=layout,
-            keeper=Keeper(layout, found),
-            manager=manager,
-            old=side(layout, found.release_from),
-            new=new,
-            new_unit=text,
-            limits=asked.limits,
-            tell=tell,
-            signals=signals,
-        )
-        return resume(work) if cut_short else begin(work)
+        left = side(layout, found.release_from)
+        work = opening.switching(found, asked, tell, old=left, new=new, new_unit=text)
+        return resume(work) if opening.unfinished else begin(work)
 
 
 def _begun(layout: Layout, old: str, asked: Asked, *, manager: Manager, state: UnitState, to: str) -> Journal:
