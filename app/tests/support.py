@@ -190,8 +190,8 @@ def until_idle(service: Service) -> None:
 class Process:
     """A real `serve` in a process of its own, with a real notify socket. Use as a context manager.
 
-    With a folder ``pausing`` its model is Pausing, and the file `step` there says by how many seconds its
-    wall clock is wrong.
+    With a folder ``pausing`` its model is Pausing, the file `step` there says by how many seconds its wall
+    clock is wrong, and with a file `hurry` a stop lets no turn come to its end.
     """
 
     def __init__(self, instance: Instance, *, pausing: Path | None = None, **environment: str) -> None:
@@ -280,5 +280,12 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
 if __name__ == "__main__":
     from standfast.serve import serve
+    from standfast.serve.waiting import FINISH_SECONDS
 
-    serve(Layout(Path(sys.argv[1])), model=Pausing(Path(sys.argv[2])), clock=_stepped(Path(sys.argv[2])))
+    _folder = Path(sys.argv[2])
+    serve(
+        Layout(Path(sys.argv[1])),
+        model=Pausing(_folder),
+        clock=_stepped(_folder),
+        finish=0 if (_folder / "hurry").exists() else FINISH_SECONDS,
+    )

@@ -469,3 +469,20 @@ def test_a_changed_skill_does_not_change_a_turn_that_has_begun(instance: Instanc
     instance.clock.pass_time(11)
     instance.settle()
     assert instance.reports(work)[0].startswith("As it was.")
+
+
+def test_a_stop_in_the_middle_of_a_pass_begins_no_work(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that is not begun would be closed at the next start as if it had been interrupted."""
+    work = instance.add().work
+    with instance.service() as service:
+        stop = service._stop
+
+        def asked(*_: object, **__: object) -> list[object]:
+            stop.requested = True
+            return []
+
+        monkeypatch.setattr("standfast.serve.service.fire_due", asked)
+        service.one_pass()
+    assert instance.status(work) == ("READY", 0)

@@ -61,11 +61,12 @@ def test_a_second_service_on_one_state_is_refused_and_the_first_goes_on(instance
         eventually(lambda: done(instance, work))
 
 
-def test_sigterm_in_the_middle_of_a_turn_leaves_whole_records_and_the_next_start_closes_it(
+def test_a_turn_that_takes_too_long_after_sigterm_leaves_whole_records_and_the_next_start_closes_it(
     instance: Instance, tmp_path: Path
 ) -> None:
     work = instance.add("A question").work
     (tmp_path / "more").touch()
+    (tmp_path / "hurry").touch()
     with Process(instance, pausing=tmp_path).ready() as service:
         eventually((tmp_path / "in-call").exists)
         service.process.terminate()
@@ -85,9 +86,13 @@ def test_sigterm_in_the_middle_of_a_turn_leaves_whole_records_and_the_next_start
     assert "please ask again" in report
 
 
-def test_sigterm_while_the_answer_is_on_its_way_still_finishes_that_work_and_no_other(
-    instance: Instance, tmp_path: Path
+@pytest.mark.parametrize("more", [False, True], ids=["the answer", "another step"])
+def test_sigterm_in_the_middle_of_a_turn_still_finishes_that_work_and_no_other(
+    instance: Instance, tmp_path: Path, more: bool
 ) -> None:
+    """Whether only the answer is on its way or another step comes first: an upgrade cuts no work short."""
+    if more:
+        (tmp_path / "more").touch()
     work = instance.add().work
     waiting = instance.add(session="elsewhere").work
     with Process(instance, pausing=tmp_path).ready() as service:

@@ -28,7 +28,7 @@ def serve(ctx: typer.Context) -> None:
     """Work until SIGTERM: schedules, low stock, requests, reports. One process for each state directory.
 
     An invalid shop.toml or environment ends it with exit 78 and the field's name, before anything is opened;
-    `--check` says only whether they are valid.
+    `--check` says only whether they are valid. After SIGTERM a turn in hand has 20 s to come to its end.
     """
     context = current(ctx)
     if context.check:

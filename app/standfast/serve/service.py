@@ -37,7 +37,7 @@ from standfast.serve.obstacles import not_ours
 from standfast.serve.purchasing import Purchasing
 from standfast.serve.settings import POLL_SECONDS, Settings, load
 from standfast.serve.turn import Worker
-from standfast.serve.waiting import Stop, data_version, until_something_happens
+from standfast.serve.waiting import FINISH_SECONDS, Stop, data_version, until_something_happens
 from standfast.shop import episodes
 from standfast.shop.plan import plan
 from standfast.store import open_store
@@ -71,18 +71,19 @@ def serve(
     notifier: Notifier | None = None,
     clock: Clock | None = None,
     model: Model | None = None,
+    finish: float = FINISH_SECONDS,
 ) -> Served:
-    """Run until SIGTERM or SIGINT.
+    """Run until SIGTERM or SIGINT; then a turn in hand has ``finish`` seconds more.
 
     Raises ConfigurationInvalid before anything is opened; Refused when another process holds the writer lock,
-    or the store is absent, foreign or newer. ``model`` and ``clock`` are for tests.
+    or the store is absent, foreign or newer. ``model``, ``clock`` and ``finish`` are for tests.
     """
     to_stderr(environment)
     faulthandler.enable()
     notifier = notifier or Notifier()
     clock = clock or Clock()
     settings = load(layout, environment, notifier.watchdog_seconds)
-    stop = Stop()
+    stop = Stop(finish)
     refuse_other_user(layout)
     with (
         stop.listening(notifier.stopping),
@@ -105,8 +106,8 @@ def serve(
             model=model or _configured(settings),
             run=run,
             on_step=notifier.watchdog,
-            stop=lambda: stop.requested,
-            wait=stop.wait,
+            stop=lambda: stop.overdue,
+            wait=stop.pause,
         )
         _say_model(worker)
         service = Service(worker, notifier, stop)
@@ -327,7 +328,7 @@ class Service:
 
     def _turn(self) -> bool:
         """Take work and do it. A turn that the locked store cut short stays in hand for the next pass."""
-        if self._in_hand is None:
+        if self._in_hand is None and not self._stop.requested:
             self._in_hand = claim_next(
                 self._connection,
                 owner=self._owner,

@@ -1,5 +1,6 @@
 """Stopping and waiting: a signal ends any wait at once, and a wait costs one PRAGMA a second."""
 
+import math
 import os
 import select
 import signal
@@ -9,12 +10,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+FINISH_SECONDS = 20.0
+"""How long a turn in hand may go on after a stop was asked for, so that an upgrade cuts no work short.
+
+With the longest call of a model after it (half the watchdog, 60 s) that is within the unit's TimeoutStopSec.
+"""
+
 
 class Stop:
-    """Whether SIGTERM or SIGINT has arrived, and a wait that ends when it does."""
+    """Whether SIGTERM or SIGINT has arrived, and a wait that ends when it does.
 
-    def __init__(self) -> None:
+    ``finish`` is how many seconds a turn in hand may still take then.
+    """
+
+    def __init__(self, finish: float = FINISH_SECONDS) -> None:
         self.requested = False
+        self._finish = finish
+        self._overdue_at = math.inf
         self._on_request: Callable[[], None] = lambda: None
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -36,12 +48,24 @@ class Stop:
     def _arrived(self, _number: int, _frame: FrameType | None) -> None:
         if not self.requested:
             self.requested = True
+            self._overdue_at = time.monotonic() + self._finish
             self._on_request()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a turn in hand must end at its next step, too."""
+        return time.monotonic() >= self._overdue_at
 
     def wait(self, seconds: float) -> None:
         """Sleep, or less when a signal arrives."""
         if not self.requested and select.select([self._read], [], [], max(0.0, seconds))[0]:
             os.read(self._read, 4096)
+
+    def pause(self, seconds: float) -> None:
+        """As ``wait``, of a turn in hand; one that has to wait for its model is not let finish."""
+        self.wait(seconds)
+        if self.requested:
+            self._overdue_at = -math.inf
 
 
 def data_version(connection: sqlite3.Connection) -> int:

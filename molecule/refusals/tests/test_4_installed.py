@@ -282,16 +282,29 @@ def test_the_store_locked_for_longer_than_anyone_waits(installed):
     assert running(installed) == before
 
 
-def test_stopped_in_the_middle_of_a_turn(installed, queue):
-    """systemd sends SIGTERM while a turn waits for its next write: a clean end, and the work is not lost."""
-    (work,) = held(installed, 2, "stop")
+def stopped_in_a_turn(installed, seconds):
+    """The work whose turn waits so long for a write when systemd sends SIGTERM, and what it was then."""
+    (work,) = held(installed, seconds, "stop")
     state = wait_until(
         lambda: (s := service(installed)).active == "inactive" and s, 30, "the service has stopped"
     )
     assert (state.sub, state.result, state.exit_status) == ("dead", "success", 0)
-    left = installed.cli("work", "show", work)["work"]
-    assert (left["status"], left["generation"]) == ("RUNNING", 1)
+    row = installed.cli("work", "show", work)["work"]
     ctl(installed, "start")
+    return work, (row["status"], row["generation"])
+
+
+def test_stopped_in_the_middle_of_a_turn(installed, queue):
+    """The turn comes to its end, and no other is begun."""
+    _, left = stopped_in_a_turn(installed, 2)
+    assert left == ("DONE", 1)
+    assert {(row["status"], row["generation"]) for row in ended(installed, queue).values()} == {("DONE", 1)}
+
+
+def test_stopped_in_the_middle_of_a_turn_that_cannot_go_on(installed, queue):
+    """The store stays locked: a clean end, and the work is not lost."""
+    work, left = stopped_in_a_turn(installed, 8)
+    assert left == ("RUNNING", 1)
     rows = ended(installed, queue)
     closed = rows.pop(work)
     assert (closed["status"], closed["generation"]) == ("CANCELED", 2)
