@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from archives import manifest_of
 from hosts import Group
 from runbook import Executor, load
 from target import Controller, Host
+from traffic import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -49,6 +51,21 @@ def runbook(scenario: str, controller: Controller) -> Callable[[str, Host], Exec
         return Executor(load(page), host, controller, scenario)
 
     return executor
+
+
+@pytest.fixture(scope="session")
+def releases(archives: dict[str, Path]) -> dict[str, str]:
+    """By the names of the scenario's archives: the ids of their releases."""
+    return {name: manifest_of(path).release_id for name, path in archives.items()}
+
+
+@pytest.fixture(scope="session")
+def operator(host: Host) -> Generator[Operator]:
+    """Adds work to the scenario's host, from where it is first asked for to the end."""
+    one = Operator(host)
+    one.begin("till")
+    yield one
+    one.end()
 
 
 @pytest.hookimpl(wrapper=True)

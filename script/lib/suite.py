@@ -42,13 +42,15 @@ ORDER = (
     "runbooks",
     "refusals",
     "instances",
+    "rollback",
     "authority",
 )
 # The scenarios that have a supplier's host: they need its archive, too.
 WITH_SUPPLIER = ("authority", "day")
 # The scenarios that upgrade: the generations that each of them needs beside the archive under test.
 WITH_GENERATIONS = {
-    "upgrade": ("patch", "v2", "v3"),
+    "upgrade": ("v2", "v3"),
+    "rollback": ("patch",),
     "interrupted": ("v2",),
     "fleet": ("v2", "crashes"),
     "upgrade-bad": (

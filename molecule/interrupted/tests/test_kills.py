@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import stage, works
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import Frozen
+    from freezing import Freezer, Frozen
     from runbook import Executor
     from target import Controller, Host
 
@@ -150,7 +150,7 @@ def test_lost_at_a_step(
     case: tuple[str, str],
     host: Host,
     release: str,
-    freeze: Callable[[Host, str, dict[str, Any]], Frozen],
+    freeze: Freezer,
     runs: Runs,
 ) -> None:
     kind, step = case

@@ -1,0 +1,99 @@
+"""A hand that stops a switch of releases at exactly the step that its journal names."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from target import Controller, Host, Play
+
+WORDS = {"upgrade": "upgrade switch", "rollback": "rollback"}
+"""By playbook: what the command of its switch has among its words."""
+
+# Watches the journal, and stops the process of the switch (SIGSTOP) once it names the step; says where it
+# really stands then.
+HAND = """
+import json, os, signal, sys, time
+path, words, wanted = "/srv/lucy/state/upgrade.json", sys.argv[1].split(), sys.argv[2]
+end = time.monotonic() + float(sys.argv[3])
+
+def journal():
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+def switches():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = open(f"/proc/{pid}/cmdline").read().split(chr(0))
+        except OSError:
+            continue
+        if line[0].endswith("/venv/bin/python") and "--check" not in line and set(words) <= set(line):
+            yield int(pid)
+
+while time.monotonic() < end:
+    seen = journal()
+    if seen.get("step") == wanted and seen.get("outcome") is None:
+        stopped = list(switches())
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        print(json.dumps({"pids": stopped, "step": journal()["step"]}))
+        sys.exit(0 if stopped else "the switch is gone already")
+    time.sleep(0.001)
+sys.exit(f"no switch came to {wanted}: {journal().get('step')}")
+"""
+
+
+@dataclass
+class Frozen:
+    """A switch that was stopped at a step, and the run of the controller that began it."""
+
+    host: Host
+    pid: int
+    step: str
+    play: Future[Play]
+    kill: threading.Event
+
+    def go_on(self, signal: str) -> None:
+        """Send the process a signal, and let runuser go on, which stops itself when its child is stopped."""
+        self.host.run(f"parent=$(ps -o ppid= {self.pid}); kill -{signal} {self.pid}; kill -CONT $parent")
+
+    def journal(self) -> dict[str, Any]:
+        return dict(json.loads(self.host.run(["cat", "/srv/lucy/state/upgrade.json"]).stdout))
+
+
+class Freezer:
+    """`freeze(host, step, variables)`: a playbook on that host that stands still where the step begins.
+
+    The inventory is the one with the host's name, or the named one.
+    """
+
+    def __init__(self, controller: Controller, playbook: str) -> None:
+        self._controller = controller
+        self._playbook = playbook
+        self._pool = ThreadPoolExecutor(8)
+
+    def __call__(
+        self, host: Host, step: str, variables: dict[str, Any], inventory: str | None = None
+    ) -> Frozen:
+        kill = threading.Event()
+        watching = ["python3", "-c", HAND, WORDS[self._playbook], step, "420"]
+        hand = self._pool.submit(host.run, watching, check=False, timeout=440)
+        play = self._pool.submit(
+            self._controller.playbook,
+            self._playbook,
+            inventory=inventory or host.name,
+            extra_vars=variables,
+            kill_on=kill,
+        )
+        done = hand.result()
+        assert done.rc == 0, f"{done.stderr}{play.result().output[-3000:] if play.done() else ''}"
+        seen = json.loads(done.stdout)
+        (pid,) = seen["pids"]
+        return Frozen(host, pid, seen["step"], play, kill)
