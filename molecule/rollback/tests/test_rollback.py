@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from archives import manifest_of
-from evidence import good, receipts
+from evidence import good, receipts, running
 from freezing import Freezer
 from switches import facts, last, refused, still, switched, words
 from traffic import finished_once
@@ -52,13 +52,19 @@ def test_back_to_the_previous_release_by_the_page(
 
 
 def test_the_rollback_again_does_not_go_on(controller: Controller, host: Host) -> None:
-    """Nor forth again, after a run in between that was refused."""
-    refused(controller, host, {"rollback_to": "9.9.9-00000000-00000000"}, "9.9.9-00000000-00000000")
+    """Nor forth again after a refusal in between: then it is only shown once more that the release works."""
     before = still(host)
     play = controller.playbook("rollback", "--diff")
     good(play, changed=0)
     assert "the last rollback went to it" in words(play)
     assert still(host) == before
+
+    refused(controller, host, {"rollback_to": "9.9.9-00000000-00000000"}, "9.9.9-00000000-00000000")
+    state, link = running(host), host.run(["readlink", "/srv/lucy/current"]).stdout
+    play = controller.playbook("rollback")
+    good(play)
+    assert "the last rollback went to it" in words(play)
+    assert (running(host), host.run(["readlink", "/srv/lucy/current"]).stdout) == (state, link)
 
 
 def test_an_upgrade_to_a_repair_sets_a_floor(
@@ -134,4 +140,5 @@ def test_nothing_was_lost_and_nothing_doubled(host: Host, operator: Operator) ->
     finished_once(host, works)
     assert host.cli("receipt", "verify")["verified"] is True
     done = [one["operation"] for one in receipts(host).values() if one["verdict"] == "done"]
-    assert done == ["install", "upgrade", "rollback", "upgrade", "rollback", "rollback"]
+    proof = "rollback"  # the one after a refusal
+    assert done == ["install", "upgrade", "rollback", proof, "upgrade", "rollback", "rollback"]

@@ -136,10 +136,21 @@ def test_what_may_not_be_gone_back_to_is_listed_with_its_reason_and_refused(
     refused(controller, host, {"rollback_to": "9.9.9-00000000-00000000"}, "9.9.9-00000000-00000000")
 
 
+def test_nothing_was_lost_and_nothing_doubled(host: Host, operator: Operator) -> None:
+    """Over two migrations, with an operator who never stopped."""
+    works = operator.end()
+    assert len(works) > 20
+    finished_once(host, works)
+    kept = host.cli("receipt", "verify")
+    assert kept["verified"] is True
+    done = [one["operation"] for one in receipts(host).values() if one["verdict"] == "done"]
+    assert done == ["install", "upgrade", "upgrade"]
+
+
 def test_a_new_configuration_goes_through_the_same_gate(
     controller: Controller, host: Host, releases: Mapping[str, str]
 ) -> None:
-    """One that is no configuration touches nothing; a good one costs one start; again it costs nothing."""
+    """What is none touches nothing, what does not work is taken back, a good one costs one start, once."""
     shop = controller.folder / "shop.toml"
     present = host.run(["cat", "/srv/lucy/state/shop.toml"]).stdout
     points = re.findall(r"^reorder_point = (\d+)$", present, re.MULTILINE)
@@ -152,6 +163,15 @@ def test_a_new_configuration_goes_through_the_same_gate(
     assert "Refused: " in words(play)
     assert {line for line in still(host) ^ before if not line.startswith("/srv/lucy/receipts")} == set()
     assert last(host)["verdict"] == "refused"
+
+    # No request can be answered in one call of the model.
+    shop.write_text(present.replace("model_calls = 8", "model_calls = 1", 1))
+    play = controller.playbook("configure", extra_vars=named)
+    assert play.rc != 0
+    assert "does not work here" in words(play)
+    assert host.run(["cat", "/srv/lucy/state/shop.toml"]).stdout == present
+    assert (last(host)["verdict"], last(host)["switch"]["outcome"]) == ("failed", "resumed")
+    assert last(host)["canary"]["run"]["release"] == releases["v3"]
 
     shop.write_text(
         present.replace(f"reorder_point = {points[0]}", f"reorder_point = {int(points[0]) + 1}", 1)
@@ -168,14 +188,3 @@ def test_a_new_configuration_goes_through_the_same_gate(
     before = still(host)
     good(controller.playbook("configure", "--diff", extra_vars=named), changed=0)
     assert still(host) == before
-
-
-def test_nothing_was_lost_and_nothing_doubled(host: Host, operator: Operator) -> None:
-    """Over two migrations, with an operator who never stopped."""
-    works = operator.end()
-    assert len(works) > 20
-    finished_once(host, works)
-    kept = host.cli("receipt", "verify")
-    assert kept["verified"] is True
-    done = [one["operation"] for one in receipts(host).values() if one["verdict"] == "done"]
-    assert done == ["install", "upgrade", "upgrade", "configure"]
