@@ -59,10 +59,12 @@ def finished_once(host: Host, works: list[str], timeout: float = 120) -> None:
     """Each of them is DONE and has one report: nothing was lost, nothing was done twice."""
     assert len(set(works)) == len(works) > 0
 
-    def left() -> dict[str, str]:
+    def none_left() -> bool:
         listed = {one["id"]: one["status"] for one in host.cli("work", "list", "--limit", "1000")["work"]}
-        return {work: listed.get(work, "absent") for work in works if listed.get(work) != "DONE"}
+        left = {work: listed.get(work, "absent") for work in works if listed.get(work) != "DONE"}
+        assert left == {}, left
+        return True
 
-    wait_until(lambda: not left(), timeout, "everything that was accepted is finished", every=2)
+    wait_until(none_left, timeout, "everything that was accepted is finished", every=2)
     reports = Counter(one["work"] for one in host.cli("report", "list", "--limit", "1000")["reports"])
     assert {work: reports[work] for work in works if reports[work] != 1} == {}
