@@ -55,14 +55,16 @@ class Frozen:
     """A switch that was stopped at a step, and the run of the controller that began it."""
 
     host: Host
-    pid: int
+    pids: list[int]
+    """Its own and, at times, that of a child which it has just made."""
     step: str
     play: Future[Play]
     kill: threading.Event
 
     def go_on(self, signal: str) -> None:
         """Send the process a signal, and let runuser go on, which stops itself when its child is stopped."""
-        self.host.run(f"parent=$(ps -o ppid= {self.pid}); kill -{signal} {self.pid}; kill -CONT $parent")
+        every = " ".join(map(str, self.pids))
+        self.host.run(f"parent=$(ps -o ppid= {min(self.pids)}); kill -{signal} {every}; kill -CONT $parent")
 
     def journal(self) -> dict[str, Any]:
         return dict(json.loads(self.host.run(["cat", "/srv/lucy/state/upgrade.json"]).stdout))
@@ -95,5 +97,4 @@ class Freezer:
         done = hand.result()
         assert done.rc == 0, f"{done.stderr}{play.result().output[-3000:] if play.done() else ''}"
         seen = json.loads(done.stdout)
-        (pid,) = seen["pids"]
-        return Frozen(host, pid, seen["step"], play, kill)
+        return Frozen(host, seen["pids"], seen["step"], play, kill)
