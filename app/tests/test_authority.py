@@ -390,13 +390,8 @@ def assert_each_claimed_once(world: World, processes: int, jobs: int) -> None:
     )
 
 
-def test_8_processes_claim_each_job_once(world: World) -> None:
-    assert_each_claimed_once(world, 8, 1000)
-
-
-@pytest.mark.full
-def test_8_processes_claim_each_of_8000_jobs_once(world: World) -> None:
-    assert_each_claimed_once(world, 8, 8000)
+def test_8_processes_with_1000_jobs_each_claim_every_job_once(world: World) -> None:
+    assert_each_claimed_once(world, 8, 8 * 1000)
 
 
 def test_triggers_do_nothing_unless_armed(world: World) -> None:
