@@ -131,7 +131,7 @@ def test_generations_are_built_for_the_scenarios_that_upgrade_only(
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
     assert "STANDFAST_GENERATIONS" not in suite.prepare(["install"])
     assert suite.prepare(["install", "upgrade", "interrupted"])["STANDFAST_GENERATIONS"] == str(tmp_path)
-    assert asked == [("patch", "v2", "v3")]
+    assert asked == [("v2", "v3")]
 
 
 def test_every_generation_that_a_scenario_needs_exists() -> None:
