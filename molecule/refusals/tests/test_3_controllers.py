@@ -111,7 +111,8 @@ def free(host):
 
 def dies(host, play, at):
     """A run ends at the task `at` (its number or its name). The lock that it left, or None."""
-    assert play(host, SHORT, kill_at=at).killed
+    died = play(host, SHORT, kill_at=at)
+    assert died.killed, f"it never came to {at}: {died.output[-2000:]}"
     assert half_made_in_use(host) == ""
     lock = free(host)
     assert half_made_in_use(host) == ""
@@ -144,4 +145,4 @@ def test_a_controller_that_dies_at_a_task_is_run_again(first, bare, play):
             is_run_again(bare, play, lock)
         except AssertionError as failure:  # all of them, so that one run says which tasks are wrong
             failures.append(f"{numbers}: {failure}")
-    assert failures == []
+    assert not failures, "\n".join(failures)
