@@ -99,13 +99,14 @@ def free(host):
     """Wait until nothing of the dead run works on and its lock has expired; the lock, if there was one."""
     text = host.run(f"cat {LOCK}", check=False).stdout
     lock = json.loads(text) if text else None
-    wait_until(lambda: not strangers(host), 120, "the dead run's last task has ended")
     if lock:
         wait_until(
             lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
             60,
             "its lock has expired",
         )
+    # After that wait, and not before it: a task may begin on the host a moment after its run has died.
+    wait_until(lambda: not strangers(host), 120, "the dead run's last task has ended")
     return lock
 
 
