@@ -108,10 +108,10 @@ def test_an_altered_release_is_not_gone_back_to(
         f"ls /srv/lucy/releases/{releases['patch']}/venv/lib/*/site-packages/standfast/clock.py"
     )
     path = module.stdout.strip()
-    host.run(["cp", "--preserve", path, "/root/clock.py"])
+    host.run(["cp", "--preserve", path, "/var/tmp/clock.py"])
     host.run(f"echo '# a word' >> {path}")
     refused(controller, host, {"rollback_to": releases["patch"]}, "clock.py")
-    host.run(["cp", "--preserve", "/root/clock.py", path])
+    host.run(["cp", "--preserve", "/var/tmp/clock.py", path])
 
 
 def test_one_that_is_cut_short_is_finished_by_the_same_command(
