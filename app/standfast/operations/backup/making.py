@@ -65,12 +65,14 @@ class Making:
     def describe(self, partial: Path, origin: Origin, made_at: str) -> BackupManifest:
         """Sync and check the sealed copy, and say what is in it. Raises Refused `backup_damaged`."""
         self.report(Progress("check", 0, 0))
-        with ThreadPoolExecutor(1) as beside, snapshot.sealed(partial, self.guard) as copy:
-            sha256 = beside.submit(self._synced_digest, partial)  # on the other core, and the disk's time
+        with ThreadPoolExecutor(2) as beside, snapshot.sealed(partial, self.guard) as copy:
+            synced = beside.submit(_sync, partial)  # the disk's time, beside the one core and the other
+            sha256 = beside.submit(snapshot.digest, partial, self.guard, self.report)
             _refuse_damaged(copy)
             triggers.reach("backup.checked")
             companions = origin.gather(copy)
             triggers.reach("backup.companions")
+            synced.result()
             return BackupManifest(
                 sequence=origin.sequence,
                 release=origin.release,
@@ -93,11 +95,6 @@ class Making:
                 migrated=origin.migrated,
             )
 
-    def _synced_digest(self, partial: Path) -> str:
-        sync_file(partial)
-        triggers.reach("backup.synced")
-        return snapshot.digest(partial, self.guard, self.report)
-
     def publish(self, partial: Path, manifest: BackupManifest) -> BackupEntry:
         """The synced file's name, the folder, and then the manifest."""
         self.guard.check()
@@ -109,6 +106,11 @@ class Making:
         found = look(self.folder, time.time())
         assert found is not None
         return found.entry
+
+
+def _sync(partial: Path) -> None:
+    sync_file(partial)
+    triggers.reach("backup.synced")
 
 
 def _refuse_damaged(copy: sqlite3.Connection) -> None:

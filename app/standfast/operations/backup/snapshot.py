@@ -95,6 +95,7 @@ def seal(path: Path) -> None:
     """Make a copied database one plain file: no write-ahead logging in its header, no file beside it."""
     with closing(_writable(path)) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody else knows it: no shared memory file
+        connection.execute("PRAGMA synchronous = OFF")  # whoever publishes it syncs it, once
         mode = connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
     if mode != "delete" or not is_sealed(path):
         raise Refused(
