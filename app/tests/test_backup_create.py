@@ -301,7 +301,7 @@ def test_the_order_is_file_name_folder_manifest(instance: Instance, monkeypatch:
 
 
 def ended(lines: list[str]) -> Iterator[str]:
-    """The calls of all threads in the order of their ends: one during which another began is told in two lines."""
+    """The calls of all threads, as they ended: one during which another began is told in two lines."""
     begun: dict[str, str] = {}
     for line in lines:
         thread, _, call = line.partition(" ")

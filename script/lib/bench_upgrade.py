@@ -312,14 +312,15 @@ def silence(rounds: Rounds, sizes: Sizes) -> Measured:
     low, high = spread(taken, "silence")
     return Measured(
         [
-            at_most("upgrade: business silence, as the receipts say", median(taken, "reported"), 5, "s", taken),
+            at_most("upgrade: business silence, by the receipts", median(taken, "reported"), 5, "s", taken),
             at_most("upgrade: that silence, of the service's own stop + start",
                     paired(taken, "reported", "cycle"), 2, "x", taken,
                     detail=f"stop + start to READY {median(taken, 'cycle'):.2f} s"),
             at_most("upgrade: longest time without finished work", median(taken, "silence"), 5, "s", taken,
                     detail=f"{low:.2f} to {high:.2f} s"),
             at_most("upgrade of one host, in total", median(taken, "total"), 90, "s", taken),
-            told("symlink deploy: longest time without finished work", median(taken, "their_silence"), "s", taken,
+            told("symlink deploy: longest time without finished work", median(taken, "their_silence"), "s",
+                 taken,
                  detail="no backup, no proof; the new process migrates"),
             told("upgrade: that time, of the symlink deploy's", paired(taken, "silence", "their_silence"),
                  "x", taken),
