@@ -72,14 +72,20 @@ def told(instance: Instance, rule: str) -> str:
 # The supplier.
 
 
+def in_mid_send(shop: Instance, account: Supplier, run: Run) -> orders.Order:
+    """An approved order whose answer the supplier holds back for some seconds."""
+    order = drafts(shop)["vanilla"]
+    account.fault("delay", seconds=5)
+    assert run(shop, "order", "approve", order.digest, "--operator", "lucy")[0] == 0
+    eventually(lambda: status(shop, order) == "SENDING")
+    return order
+
+
 def test_work_canceled_in_mid_send_is_settled_as_soon_as_the_supplier_answers(
     shop: Instance, account: Supplier, run: Run
 ) -> None:
     with Process(shop, pausing=None, **account.taken_over_by(shop.epoch())).ready():
-        order = drafts(shop)["vanilla"]
-        account.fault("delay", seconds=5)
-        assert run(shop, "order", "approve", order.digest, "--operator", "lucy")[0] == 0
-        eventually(lambda: status(shop, order) == "SENDING")
+        order = in_mid_send(shop, account, run)
         code, canceled = run(shop, "work", "cancel", str(order.work))
         assert (code, canceled["orders_sent"]) == (0, [order.id])
         shown = run(shop, "order", "show", order.id)[1]
@@ -105,9 +111,7 @@ def test_an_account_that_a_newer_epoch_took_gets_nothing_and_health_says_so(
         shop.layout.environment.write_text("".join(f'{k}="{v}"\n' for k, v in environment.items()))
         code, by_hand = run(shop, "order", "send", order.id)
         assert (code, by_hand["refused"]["code"]) == (3, "account_other_epoch")
-    with Process(
-        shop, pausing=None, **environment
-    ).ready():  # a new start finds it so before there is anything to send
+    with Process(shop, pausing=None, **environment).ready():  # finds it so before there is anything to send
         eventually(lambda: "belongs to another epoch" in told(shop, "supplier_failing"))
     assert account.receipts() == []
 
@@ -116,10 +120,7 @@ def test_an_account_that_is_taken_in_mid_send_refuses_once_and_health_says_why(
     shop: Instance, account: Supplier, run: Run
 ) -> None:
     with Process(shop, pausing=None, **account.taken_over_by(shop.epoch())).ready():
-        order = drafts(shop)["vanilla"]
-        account.fault("delay", seconds=5)
-        assert run(shop, "order", "approve", order.digest, "--operator", "lucy")[0] == 0
-        eventually(lambda: status(shop, order) == "SENDING")
+        order = in_mid_send(shop, account, run)
         account.taken_over_by(epoch(9))
         eventually(lambda: status(shop, order) == "REJECTED")
         shown = run(shop, "order", "show", order.id)[1]["order"]
