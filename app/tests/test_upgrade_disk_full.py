@@ -208,18 +208,18 @@ def test_after_the_migration_nobody_runs_or_the_new_release_does(
     whole(seen, "new")
 
 
-@pytest.mark.parametrize("at", cases("start", "canary"))
-def test_a_reviewed_fallback_takes_over(tmp_path: Path, template: Host, at: str) -> None:
-    seen = on_a_small_disk(tmp_path, template, "upgrade", "reviewed", at, "FULL")
+def test_a_reviewed_fallback_takes_over(tmp_path: Path, template: Host) -> None:
+    seen = on_a_small_disk(tmp_path, template, "upgrade", "reviewed", "canary", "FULL")
     full(seen, "rolled_back")
     assert seen["running"] == "old"
     whole(seen, "reviewed")
 
 
-@pytest.mark.parametrize("at", cases("unit", "unit.done"))
-def test_a_release_that_was_not_started_leaves_the_place_to_the_old_one(
+@pytest.mark.parametrize("at", cases("unit", "unit.done", "start", "start.asked"))
+def test_a_release_that_did_not_come_to_work_leaves_the_place_to_the_old_one(
     tmp_path: Path, template: Host, at: str
 ) -> None:
+    """Nor one whose process was started and found no room to record its run."""
     seen = on_a_small_disk(tmp_path, template, "upgrade", "patch", at, "FULL")
     full(seen, "resumed")
     whole(seen, "patch")

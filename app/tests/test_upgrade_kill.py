@@ -34,6 +34,7 @@ FORWARD = (
     "upgrade.unit",
     "upgrade.unit.done",
     "upgrade.start",
+    "upgrade.start.asked",
     "upgrade.start.done",
     "upgrade.canary",
     "admit.committed",

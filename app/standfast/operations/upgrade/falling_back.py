@@ -1,10 +1,10 @@
 """What becomes of a switch that failed: the old release again where that is safe, else a stopped service.
 
-Nothing was migrated and the target's process never started: the old release starts again (`resumed`). Else
-only a code rollback that a person has reviewed beforehand (`rolled_back`): matching schema numbers prove too
-little. Facts that differ without an explanation are never answered by starting anything, and no database is
-restored by itself: the service stays stopped, does not start at boot either, and `ways_on` names the lawful
-ways.
+Nothing was migrated, and the target's process never started, or found no room to: the old release starts
+again (`resumed`). Else only a code rollback that a person has reviewed beforehand (`rolled_back`): matching
+schema numbers prove too little. Facts that differ without an explanation are never answered by starting
+anything, and no database is restored by itself: the service stays stopped, does not start at boot either, and
+`ways_on` names the lawful ways.
 """
 
 import hashlib
@@ -56,10 +56,7 @@ def decide(switch: Switching) -> Decision:
     """By what the store holds and the journal says, so that it comes out the same after a kill."""
     journal, before = switch.journal, switch.journal.before
     seen = schema_now(switch.layout)
-    migrated = seen != journal.schema_before
-    started = journal.began("start") or (
-        before is not None and facts.was_started(switch.layout, before.marks, switch.new.id)
-    )
+    migrated, started = seen != journal.schema_before, _started(switch)
     if before is not None:
         found = facts.compare(switch.layout, before, time.time())
         if found.unexplained:
@@ -76,6 +73,18 @@ def decide(switch: Switching) -> Decision:
     if reasons := why_not(switch.layout, target=switch.new.id, old=switch.old.id, schema=seen):
         return Decision("stopped", f"no code rollback to {switch.old.id}: {'; '.join(reasons)}")
     return Decision("rolled_back", f"{switch.old.id} is a reviewed fallback and understands the store")
+
+
+def _started(switch: Switching) -> bool:
+    """Whether the target may have worked on the store.
+
+    Its process records its run before it does anything else. Where the disk was full when it was to start,
+    that record tells; of another cause nobody knows what such a process did.
+    """
+    journal, before = switch.journal, switch.journal.before
+    if journal.began("start") and journal.code != reserve.FULL:
+        return True
+    return before is not None and facts.was_started(switch.layout, before.marks, switch.new.id)
 
 
 def _start_again(switch: Switching, decision: Decision) -> Switch:

@@ -237,6 +237,7 @@ class Switching:
 
     def _start(self) -> None:
         self.flight = self.new.ask()
+        triggers.reach("upgrade.start.asked")
         self.started(self.new)
 
     def withdraw(self) -> None:
