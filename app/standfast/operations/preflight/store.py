@@ -140,7 +140,7 @@ def running_work(seen: Seen, store: StoreFacts) -> Found:
     ]
     return attention(
         f"{running}: {listed(told)}",
-        "a stop ends its turn; the next process takes it up again. To spare that, wait for its end",
+        "a stop gives its turn 20 s to end, and cuts a longer one short. To spare that, wait for its end",
     )
 
 
