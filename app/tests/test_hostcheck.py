@@ -607,7 +607,14 @@ def test_every_verdict_is_kept_in_order_with_what_the_manifest_says(request_for:
 
 def test_the_newest_fifty_verdicts_are_kept(request_for: dict[str, Any]) -> None:
     seal(request_for, "a")
-    for number in range(52):
+    assert ask("condemn", request_for | {"release": "a", "why": "time 0"})[0] == 0
+    file = Path(request_for["registry"]) / "records/test-agent.json"
+    record = json.loads(file.read_text())
+    (entry,) = record["history"]
+    # As 50 calls would have left it; the last two are made.
+    record["history"] = [entry | {"why": f"time {number}"} for number in range(50)]
+    file.write_text(json.dumps(record))
+    for number in (50, 51):
         assert ask("condemn", request_for | {"release": "a", "why": f"time {number}"})[0] == 0
     history = record_of(request_for)["history"]
     assert [entry["why"] for entry in history] == [f"time {number}" for number in range(2, 52)]
