@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -107,6 +108,27 @@ def test_only_a_full_run_has_every_test_and_every_mutation(monkeypatch: pytest.M
     monkeypatch.setenv("STANDFAST_FULL", "1")
     assert suite.unit().command[-3:] == ("-m", "", "app/tests")
     assert suite.mutations().command[-1].endswith("mutations.py")
+
+
+def test_every_scenario_has_its_place_in_the_order() -> None:
+    assert sorted(suite.ORDER) == sorted(
+        path.parent.name for path in (bundle.CHECKOUT / "molecule").glob("*/molecule.yml")
+    )
+
+
+def test_what_was_compiled_is_never_taken_for_another_source(tmp_path: Path) -> None:
+    """One of the same size and time, as a quick change in place may be."""
+    source = tmp_path / "app/one.py"
+    source.parent.mkdir()
+    source.write_text("print(1)\n")
+    suite.compile_modules()
+    assert list(source.parent.glob("__pycache__/one.*.pyc"))
+    times = source.stat().st_atime_ns, source.stat().st_mtime_ns
+    source.write_text("print(2)\n")
+    os.utime(source, ns=times)
+    program = [sys.executable, "-c", "import one"]
+    told = subprocess.run(program, cwd=source.parent, capture_output=True, text=True, check=True)
+    assert told.stdout == "2\n"
 
 
 def test_a_sample_has_both_ends_and_the_full_run_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
