@@ -49,7 +49,8 @@ LOOKING = (
     "migrate.before_commit",
     "preflight.migrated",
 )
-SAMPLE = {"backup", "migrate.before_commit", "migrate.committed", "start"}
+SAMPLE = {"migrate.before_commit", "migrate.committed", "start", "preflight.copied"}
+"""What the short tier does."""
 
 
 def name(point: str) -> str:
@@ -278,7 +279,7 @@ def test_a_configuration_that_could_not_be_put_back_is_put_back_with_room(
     whole(seen, "old")
 
 
-@pytest.mark.parametrize("point", LOOKING)
+@pytest.mark.parametrize("point", cases(*LOOKING))
 def test_a_preflight_that_meets_it_says_so_and_leaves_nothing(
     tmp_path: Path, template: Host, point: str
 ) -> None:
