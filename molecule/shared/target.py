@@ -1,7 +1,7 @@
 """What a scenario's tests see: its hosts, the controller's folder, and playbook runs.
 
-A host is looked at over `podman exec` (about 0.2 s a command). Everything raises AssertionError with what was
-observed, so that a failing test says why by itself.
+A host is looked at by what podman itself uses to run a command in it (0.06 s; `podman exec` takes 0.3 s).
+Everything raises AssertionError with what was observed, so that a failing test says why by itself.
 """
 
 from __future__ import annotations
@@ -84,6 +84,28 @@ class Host:
         self.container = group.container(name)
 
     @cached_property
+    def _inside(self) -> tuple[str, str]:
+        """What runs commands in the container, and by which name it knows that."""
+        shown = podman("container", "inspect", "--format", "{{.OCIRuntime}} {{.Id}}", self.container)
+        runtime, container = shown.stdout.split()
+        return runtime, container
+
+    def _entering(self, user: str, settings: Sequence[str]) -> list[str]:
+        """The words before a command. A user by name needs podman, which looks the name up in the host."""
+        if user != "root" and not user[0].isdigit():
+            return [
+                *("podman", "--log-level=error", "exec", "--interactive"),
+                *("--user", user, *settings, self.container),
+            ]
+        runtime, container = self._inside
+        return [runtime, "exec", *(() if user == "root" else ("--user", user)), *settings, container]
+
+    def renew(self) -> None:
+        """Another container in its place, as it was when the scenario began."""
+        self.group.boot(self.group.spec(self.name))
+        self.__dict__.pop("_inside", None)
+
+    @cached_property
     def testinfra(self) -> testinfra.host.Host:
         return testinfra.get_host(f"podman://{self.container}")
 
@@ -104,14 +126,7 @@ class Host:
         try:
             done = subprocess.run(
                 [
-                    "podman",
-                    "--log-level=error",
-                    "exec",
-                    "--interactive",
-                    "--user",
-                    user,
-                    *settings,
-                    self.container,
+                    *self._entering(user, settings),
                     "timeout",
                     "--kill-after=5",
                     f"{timeout:g}",
@@ -133,10 +148,9 @@ class Host:
 
     def as_user(self, user: str, command: str | Sequence[str], **how: Any) -> Done:
         """Run as a service user, with the environment that reaches that user's manager."""
-        uid = self.run(["id", "-u", user]).stdout.strip()
-        home = self.run(["getent", "passwd", user]).stdout.split(":")[5]
+        _, _, uid, gid, _, home, _ = self.run(["getent", "passwd", user]).stdout.split(":")
         env = {"XDG_RUNTIME_DIR": f"/run/user/{uid}", "HOME": home, "USER": user, **how.pop("env", {})}
-        return self.run(command, user=user, env=env, **how)
+        return self.run(command, user=f"{uid}:{gid}", env=env, **how)
 
     def user_service(self, user: str, unit: str) -> UnitState:
         names = ("LoadState", "ActiveState", "SubState", "MainPID", "NRestarts", "Result", "ExecMainStatus")

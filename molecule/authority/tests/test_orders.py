@@ -131,9 +131,9 @@ def test_the_watcher_sees_arguments_on_the_hosts(supplier: Host) -> None:
     """Else its silence would mean nothing."""
     watcher = Watcher("SEEN" + secrets.token_hex(8))
     watcher.start()
-    supplier.run(["sleep", "0.3", "--", "0"], env={"OTHER": "word"})
+    supplier.run(["sleep", "1", "--", "0"], env={"OTHER": "word"})
     assert not watcher.seen
-    supplier.run(["bash", "-c", "sleep 0.5; :", watcher.word.decode()])
+    supplier.run(["bash", "-c", "sleep 1; :", watcher.word.decode()])
     watcher.ended.set()
     watcher.join()
     assert watcher.seen

@@ -138,7 +138,7 @@ def test_a_controller_that_dies_at_a_task_is_run_again(first, bare, play):
     """With its workers, as by SIGKILL to its process group; the task on the host goes on to its end."""
     tasks, failures = first[0].tasks, []
     for numbers in points(tasks):
-        bare.group.boot(bare.group.spec(bare.name))
+        bare.renew()
         try:
             lock = None
             for at in numbers:

@@ -35,8 +35,9 @@ options:
       - name: ansible_pipelining
 """
 
-# What podman itself (not the command inside) says about a container that cannot be reached.
-UNREACHABLE = 125
+# What podman itself (not the command inside) says of a container that is not there, or does not run.
+ABSENT = 125
+AT_REST = (255, b"container state improper")
 
 
 class Connection(ConnectionBase):
@@ -46,12 +47,8 @@ class Connection(ConnectionBase):
     has_pipelining = True
 
     def _connect(self) -> Connection:
-        if not self._connected:
-            name = self.get_option("remote_addr")
-            running = self._podman(["container", "inspect", "--format", "{{.State.Running}}", name])
-            if running.stdout.strip() != b"true":
-                raise AnsibleConnectionFailure(f"container {name} is not running")
-            self._connected = True
+        """Nothing is asked here: every task has a connection of its own, and its command finds out."""
+        self._connected = True
         return self
 
     def close(self) -> None:
@@ -70,7 +67,7 @@ class Connection(ConnectionBase):
         done = self._podman(
             ["exec", "--interactive", *login, self.get_option("remote_addr"), *argv], **streams
         )
-        if done.returncode == UNREACHABLE:
+        if done.returncode == ABSENT or (done.returncode == AT_REST[0] and AT_REST[1] in done.stderr):
             raise AnsibleConnectionFailure(to_text(done.stderr).strip())
         return done
 
