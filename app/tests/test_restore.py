@@ -142,8 +142,23 @@ class TestTheSource:
     def test_a_missing_one_and_one_without_a_manifest(self, shop: Day, tmp_path: Path) -> None:
         refused(shop, "backup_unknown", tmp_path / "nowhere")
         refused(shop, "backup_unknown", "000099-20260301T060000Z-source")
+        kept = folder(shop) / SNAPSHOT
+        kept.rename(tmp_path / "elsewhere")
+        assert f"private: {kept} is missing" in str(refused(shop, "source_private").observed)
         (folder(shop) / MANIFEST).unlink()
         refused(shop, "backup_incomplete")
+
+    def test_one_that_was_copied_here_by_hand(self, shop: Day, tmp_path: Path) -> None:
+        """With the modes of any copy: the words that make it private are said, and are enough."""
+        place = tmp_path / "brought"
+        shutil.copytree(folder(shop), place)
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        told = refused(shop, "source_private", place).observed
+        words = str(told[0]).partition("if you put it there yourself: ")[2].split()
+        assert words[:2] == ["chmod", "-R"]
+        subprocess.run(words, check=True)
+        assert restore(shop.layout, str(place), now=time.time()).changed
 
     def test_a_name_that_is_none(self, shop: Day) -> None:
         before = seen(shop)

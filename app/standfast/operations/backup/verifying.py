@@ -131,13 +131,19 @@ def _private(path: Path) -> str:
         (path / SNAPSHOT, FILE_MODE, stat.S_ISREG),
         (path / MANIFEST, FILE_MODE, stat.S_ISREG),
     ):
-        seen = found.lstat()
+        try:
+            seen = found.lstat()
+        except FileNotFoundError:
+            raise Fault(f"{found} is missing") from None
         if not kind(seen.st_mode):
             raise Fault(f"{found} is a link or no plain file or folder")
         if stat.S_IMODE(seen.st_mode) != mode:
-            raise Fault(f"{found} has mode {stat.S_IMODE(seen.st_mode):04o}, not {mode:04o}")
+            raise Fault(
+                f"{found} has mode {stat.S_IMODE(seen.st_mode):04o}, not {mode:04o}; if you put it there"
+                f" yourself: chmod -R u=rwX,go= {path}"
+            )
         if seen.st_uid != os.geteuid():
-            raise Fault(f"{found} belongs to uid {seen.st_uid}")
+            raise Fault(f"{found} belongs to uid {seen.st_uid}, and uid {os.geteuid()} looks at it")
     return "0700 and 0600, this user's"
 
 

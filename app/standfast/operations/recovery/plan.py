@@ -37,6 +37,7 @@ MOST_CENTS = 1_000_000_000
 MOST_TOKENS = 1_000_000_000_000
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_ALTERNATIVE = re.compile(r"(literal|function-after)\[")
 _TOLD = 10
 
 type Sku = Annotated[str, StringConstraints(pattern=r"\A[ -~]{1,200}\z")]
@@ -194,8 +195,13 @@ def parse(data: bytes) -> Plan:
         return Plan.model_validate(content)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
-        told = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in problems[:_TOLD]]
+        told = [f"{_place(one['loc'])}: {one['msg']}" for one in problems[:_TOLD]]
     raise BadInput(f"plan: {'; '.join(told)[:1000]}")
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """As the file has it: without the alternative that a validator tried, such as literal['unknown']."""
+    return ".".join(str(part) for part in loc if not _ALTERNATIVE.match(str(part))) or "the whole"
 
 
 def render(plan: Plan) -> bytes:
