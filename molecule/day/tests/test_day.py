@@ -16,7 +16,7 @@ import pytest
 from account import URL, give, put_in_place
 from archives import consistent
 from conftest import books
-from evidence import canary, good, listing, receipts, running
+from evidence import canary, good, listing, receipts, running, service
 from target import wait_until
 
 if TYPE_CHECKING:
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from account import Account
     from old_worker import OldWorker
     from runbook import Executor
-    from target import Controller, Host
+    from target import Controller, Host, Play
 
 SENTENCE = "runtime paused or replaced by restore"
+PLANS = "find /srv/lucy/state -name '*plan*'"
 COUNTED = {"vanilla": 8, "strawberry": 1, "chocolate": 9}
 LOCK_SECONDS = 8
 # A killed run's lock lasts so long; the usual five minutes are too long to wait for here.
 SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
+
+full = pytest.mark.skipif(not os.environ.get("STANDFAST_FULL"), reason="the full tier does it")
 
 
 def stock(host: Host) -> dict[str, dict[str, Any]]:
@@ -65,24 +68,35 @@ def falls(host: Host, sku: str, tubs: int) -> dict[str, Any]:
     return dict(draft)
 
 
-def dies(controller: Controller, host: Host, playbook: str, task: str, variables: dict[str, Any]) -> None:
-    """The controller is lost as that task begins; on the host it goes on to its end, and the lock is left."""
-    seen = controller.playbook(playbook, extra_vars={**SHORT, **variables}, kill_at=task, kill_late=1.0)
+def dies(
+    controller: Controller,
+    host: Host,
+    playbook: str,
+    task: int | str,
+    variables: dict[str, Any],
+    *,
+    late: float = 1.0,
+) -> str | None:
+    """The controller is lost as that task begins; on the host it goes on to its end, and the lock is left.
+
+    Returns the id of the run whose lock it is, if there is one.
+    """
+    seen = controller.playbook(playbook, extra_vars={**SHORT, **variables}, kill_at=task, kill_late=late)
     assert seen.killed, seen.output[-3000:]
-    expires(host)
+    return expires(host)
 
 
-def expires(host: Host) -> None:
-    """Waits until the lock that a killed run left, if it left one, has expired."""
+def expires(host: Host) -> str | None:
+    """Waits until the lock that a killed run left, if it left one, has expired; returns that run's id."""
     found = host.run("cat /run/standfast/deploy.lock", check=False).stdout
-    if not found:
-        return
-    lock = json.loads(found)
-    wait_until(
-        lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
-        60,
-        "its lock has expired",
-    )
+    lock = json.loads(found) if found else None
+    if lock:
+        wait_until(
+            lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
+            60,
+            "its lock has expired",
+        )
+    return lock["run_id"] if lock else None
 
 
 def test_a_shop_with_an_account(
@@ -177,6 +191,17 @@ def test_the_controller_is_lost_in_the_middle_of_the_restore(
     controller: Controller, agent: Host, noted: dict[str, Any]
 ) -> None:
     """What it began goes on or not: the store is the old one or the new one, and the next run finishes it."""
+    before = books(agent)
+    dies(
+        controller,
+        agent,
+        "restore",
+        "Stop | The unit has stopped",
+        {"restore_from": noted["morning"]},
+        late=0,
+    )
+    assert service(agent).active == "inactive"
+    assert books(agent) == before
     task = "Restore | The backup is in the place of the state, paused"
     dies(controller, agent, "restore", task, {"restore_from": noted["morning"]})
 
@@ -236,6 +261,16 @@ def test_the_account_is_inspected_by_the_page(
     noted: dict[str, Any],
 ) -> None:
     """From here on the account refuses the old client; the plan asks what no supplier can tell."""
+    # The controller is lost before it has the plan: what is left of that on the host goes with the next run.
+    given = {"recover_operator": "lucy"}
+    dies(
+        controller,
+        agent,
+        "recover",
+        "Inspect | The controller has a folder that nobody else can enter",
+        given,
+    )
+    assert agent.run(PLANS).stdout != ""
     runbook("recover-the-account", agent).run("Preconditions", "Diagnosis", "Act: inspect")
     assert old_worker().tries("order").startswith("stale_epoch")
     (plan,) = (controller.folder / "plans/agent").iterdir()
@@ -246,7 +281,7 @@ def test_the_account_is_inspected_by_the_page(
     assert {one["on_hand"] for one in content["inventory"].values()} == {None}
     assert {one["received"] for one in content["deliveries"].values()} == {None}
     assert content["interrupted"] == {noted["running"]: "report"}
-    assert agent.run("ls /srv/lucy/state | grep plan", check=False).stdout == ""
+    assert agent.run(PLANS).stdout == ""
 
 
 def filled(plan: Path, noted: dict[str, Any]) -> dict[str, Any]:
@@ -313,6 +348,7 @@ def test_the_right_plan_is_applied_once_by_the_page(
     # The controller is lost as the plan is being applied: the page's own run goes on from there.
     dies(page.controller, agent, "recover", "Apply | It is applied", given)
     page.run("Act: apply", "Verify")
+    assert agent.run(PLANS).stdout == ""
     noted["given"] = given
     orders = {one["id"]: one for one in agent.cli("order", "list")["orders"]}
     assert {one: orders[one]["status"] for one in (noted["vanilla"], noted["strawberry"])} == {
@@ -378,7 +414,7 @@ def test_a_rehearsal_by_the_page_and_the_status_tells_of_it(
     assert len(copies) == 1
 
 
-@pytest.mark.skipif(not os.environ.get("STANDFAST_FULL"), reason="the full tier does it")
+@full
 @pytest.mark.parametrize("playbook", ["backup", "rehearse"])
 def test_the_controller_is_lost_at_every_third_task(
     controller: Controller, agent: Host, playbook: str
@@ -398,20 +434,134 @@ def test_the_controller_is_lost_at_every_third_task(
     assert running(agent) == before
 
 
-def recovered(host: Host, inventory: Mapping[str, int], received: Callable[[str], bool]) -> dict[str, Any]:
-    """As an operator would at the host's own terminal, for what is not told by a page a second time."""
-    path = "/srv/lucy/state/by-hand.json"
-    host.cli("account", "inspect", "--operator", "lucy", "--out", path)
-    content = json.loads(host.run(["cat", path]).stdout)
+BY_HAND = "/srv/lucy/state/by-hand.json"
+
+
+def planned(host: Host, inventory: Mapping[str, int], received: Callable[[str], bool]) -> tuple[str, str]:
+    """A plan with every answer, as an operator makes it at the host's own terminal, and its digest."""
+    host.cli("account", "inspect", "--operator", "lucy", "--out", BY_HAND)
+    content = json.loads(host.run(["cat", BY_HAND]).stdout)
+    host.run(["rm", BY_HAND])
     content["inventory"] = {sku: {"on_hand": count} for sku, count in inventory.items()}
     for operation, one in content["deliveries"].items():
         one["received"] = received(operation)
     text = json.dumps(content)
-    host.as_user("lucy", ["tee", path], stdin=text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    result = host.cli("recover", "--plan", path, "--digest", digest, "--operator", "lucy")
-    host.run(["rm", path])
+    return text, hashlib.sha256(text.encode()).hexdigest()
+
+
+def recovered(host: Host, inventory: Mapping[str, int], received: Callable[[str], bool]) -> dict[str, Any]:
+    """As an operator would at the host's own terminal, for what is not told by a page a second time."""
+    text, digest = planned(host, inventory, received)
+    host.as_user("lucy", ["tee", BY_HAND], stdin=text)
+    result = host.cli("recover", "--plan", BY_HAND, "--digest", digest, "--operator", "lucy")
+    host.run(["rm", BY_HAND])
     return result
+
+
+def at_every_task(whole: Play, loses: Callable[[int], None]) -> None:
+    """For each task from the lock on; all of them, so that one run says which are wrong."""
+    begin = next(at for at, task in enumerate(whole.tasks, 1) if task.endswith("The deploy lock is ours"))
+    failures = []
+    for number in range(begin, len(whole.tasks) + 1):
+        try:
+            loses(number)
+        except AssertionError as failure:
+            failures.append(f"{number}, {whole.tasks[number - 1]}: {failure}")
+    assert not failures, "\n".join(failures)
+
+
+def ended(host: Host, operation: str, held: str | None) -> dict[str, Any]:
+    """The receipt of the run after a lost one, of which nothing else is left."""
+    assert host.run(PLANS).stdout == ""
+    assert host.run("cd /var/lib/standfast && find incoming outgoing -mindepth 2", check=False).stdout == ""
+    assert not host.testinfra.file("/run/standfast/deploy.lock").exists
+    assert not host.testinfra.file("/srv/lucy/state/.restoring").exists
+    running(host)
+    last = list(receipts(host).values())[-1]
+    assert (last["operation"], last["verdict"]) == (operation, "done")
+    seen = {check["name"]: check["observed"] for check in last["checks"]}
+    assert held is None or held in seen["lock"]
+    return {**seen, "paused": host.cli("health", rc=4 if operation != "recover" else 0)["paused"]}
+
+
+def other_backup(host: Host, noted: dict[str, Any]) -> str:
+    """Not the one of the morning: after it, there is something to restore once more."""
+    name: str = next(
+        one["name"] for one in host.cli("backup", "list")["backups"] if one["name"] != noted["morning"]
+    )
+    return name
+
+
+@full
+def test_the_controller_is_lost_at_every_task_of_a_restore(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    """The store is the old one or the new one each time, and the next run comes to its end."""
+    given = {"restore_upload": str(controller.folder / "backups/agent/lucy-agent" / noted["morning"])}
+    other = other_backup(agent, noted)
+    whole = controller.playbook("restore", extra_vars=given)
+    good(whole)
+    assert ended(agent, "restore", None)["paused"] is True
+
+    def loses(number: int) -> None:
+        old = agent.cli("restore", "--live", other)["epoch"]
+        held = dies(controller, agent, "restore", number, given, late=0.5)
+        assert agent.cli("health", rc=4)["paused"] is True
+        good(controller.playbook("restore", extra_vars={**SHORT, **given}))
+        seen, now = ended(agent, "restore", held), agent.cli("health", rc=4)
+        assert (seen["epoch"], now["paused"]) == (now["epoch"], True)
+        assert now["epoch"] != old
+        assert noted["morning"] in now["reason"]
+        assert agent.run(["stat", "--format=%i", "/srv/lucy/state/agent.sqlite"]).stdout == noted["inode"]
+
+    at_every_task(whole, loses)
+
+
+@full
+def test_the_controller_is_lost_at_every_task_of_an_inspection(controller: Controller, agent: Host) -> None:
+    """The account is fenced or not; the next run brings a plan."""
+    given = {"recover_operator": "lucy"}
+    whole = controller.playbook("recover", extra_vars=given)
+    good(whole)
+
+    def loses(number: int) -> None:
+        held = dies(controller, agent, "recover", number, given, late=0.5)
+        good(controller.playbook("recover", extra_vars={**SHORT, **given}))
+        assert ended(agent, "inspect", held)["paused"] is True
+
+    at_every_task(whole, loses)
+
+
+@full
+def test_the_controller_is_lost_at_every_task_of_a_recovery(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    """The plan is applied once, by the dead run or by the next one, which says so in its receipt."""
+    other, plan = other_backup(agent, noted), controller.folder / "of-every-task.json"
+
+    def paused_again() -> dict[str, Any]:
+        for name in (other, noted["morning"]):
+            agent.cli("restore", "--live", name)
+        text, digest = planned(agent, COUNTED, lambda operation: operation == noted["vanilla"])
+        plan.write_text(text)
+        return {"recover_plan": str(plan), "recover_digest": digest}
+
+    whole = controller.playbook("recover", extra_vars=paused_again())
+    good(whole)
+
+    def loses(number: int) -> None:
+        given = paused_again()
+        before = books(agent)
+        held = dies(controller, agent, "recover", number, given, late=0.5)
+        applied = books(agent) != before
+        good(controller.playbook("recover", extra_vars={**SHORT, **given}))
+        seen = ended(agent, "recover", held)
+        assert seen["plan"] == given["recover_digest"]
+        assert ("applied before" in seen["recover"]) == applied
+        assert agent.cli("health")["spending"]["spent_cents"] == 2600
+        assert {sku: one["on_hand"] for sku, one in stock(agent).items()} == COUNTED
+
+    at_every_task(whole, loses)
 
 
 def test_a_lost_marker_by_the_page(

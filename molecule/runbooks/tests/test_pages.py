@@ -5,10 +5,14 @@ Tests build on the ones before.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import stat
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from evidence import good, receipts
 from runbook import BlockFailed
 
 if TYPE_CHECKING:
@@ -133,6 +137,40 @@ def test_the_timer_tells_of_a_repository_that_cannot_be_reached(fresh: Host, vau
     vault.run("systemctl start ssh.service")
     fresh.run(["lucy-agent", "systemctl", "start", "lucy-agent-backup.service"], timeout=120)
     assert "copy_failed" not in rules(fresh)
+
+
+def test_a_backup_is_fetched_over_ssh(fresh: Host, controller: Controller) -> None:
+    """By a login that is not root, with a key; other scenarios reach their hosts without an SSH server."""
+    key = controller.folder / "login"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    fresh.run(
+        "ssh-keygen -A && systemctl restart ssh && install -d -m 0700 -o admin -g admin /home/admin/.ssh"
+    )
+    public = key.with_suffix(".pub").read_text()
+    fresh.run("umask 077 && cat > /home/admin/.ssh/authorized_keys", user="admin", stdin=public)
+    address = fresh.run(["hostname", "-I"]).stdout.split()[0]
+    known = controller.folder / "known_hosts"
+    known.write_text(f"{address} {fresh.run('cat /etc/ssh/ssh_host_ed25519_key.pub').stdout}")
+    by_ssh = {
+        "ansible_connection": "ssh",
+        "ansible_host": address,
+        "ansible_user": "admin",
+        "ansible_ssh_private_key_file": str(key),
+        "ansible_ssh_common_args": f"-F none -o UserKnownHostsFile={known} -o IdentitiesOnly=yes",
+    }
+    controller.write_inventory("ssh", {"fresh": by_ssh}, {"backup_offhost": "fetch"})
+    good(controller.playbook("backup", inventory="ssh"))
+    entry = fresh.cli("backup", "list")["backups"][0]
+    fetched = controller.folder / "backups/fresh/lucy-agent" / entry["name"]
+    assert hashlib.sha256((fetched / "snapshot.sqlite").read_bytes()).hexdigest() == entry["sha256"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (fetched, *fetched.iterdir()) if path.is_dir()} == {
+        0o700
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in fetched.rglob("*") if path.is_file()} == {0o600}
+    assert fresh.run("ls -A /var/lib/standfast/outgoing").stdout == ""
+    last = list(receipts(fresh).values())[-1]
+    assert (last["operation"], last["verdict"]) == ("backup", "done")
+    assert "Accepted publickey for admin" in fresh.run("journalctl --no-pager -u ssh").stdout
 
 
 def names(host: Host) -> list[str]:
