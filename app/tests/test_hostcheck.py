@@ -847,6 +847,7 @@ def unit_row(hostcheck: ModuleType, request: dict[str, Any], path: Path, **found
         "unit": {"path": str(path), "sha256": hostcheck.sha256_of(path), "release": found.get("release")},
         "record": hostcheck.read_record(request),
         "releases": [],
+        "upgrade": found.get("upgrade"),
     }
     hostcheck.check_unit(checks, request, facts)
     row: dict[str, str] = checks.rows[0]
@@ -871,6 +872,24 @@ def test_a_unit_is_known_by_roots_record_even_when_its_release_is_gone(
     assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "pass"
     unit.write_text("ExecStart=edited\n")
     assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "refuse"
+
+
+@pytest.mark.parametrize(("purpose", "outcome"), [("upgrade", "attention"), ("install", "refuse")])
+def test_a_unit_that_a_switch_put_there_goes_on_with_its_release(
+    hostcheck: ModuleType, request_for: dict[str, Any], purpose: str, outcome: str
+) -> None:
+    """Nobody is told to remove it; and what another switch left, or one that has ended, is a stranger's."""
+    unit = Path(request_for["root"]) / "state/x.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("ExecStart=one\n")
+    request = request_for | {"purpose": purpose}
+    left = {"step": "start", "outcome": None, "to": "gone", "from": "old"}
+    row = unit_row(hostcheck, request, unit, release="gone", upgrade=left)
+    assert row["outcome"] == outcome
+    assert "upgrade-stopped-half-way" in row["remedy"]
+    for other in (left | {"to": "another"}, left | {"outcome": "stopped"}, None):
+        row = unit_row(hostcheck, request, unit, release="gone", upgrade=other)
+        assert (row["outcome"], "/root/" in row["remedy"]) == ("refuse", True)
 
 
 def test_an_account_without_a_readable_home_can_be_uninstalled_and_not_installed(

@@ -16,6 +16,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 OLD, NEW = "0.1.0-aaaaaaaa-cccccccc", "0.2.0-bbbbbbbb-cccccccc"
 SAYS = {
     "due": [f"__upgrade_{what}" for what in ("switch", "prove", "unfinished", "untold", "from")],
+    "first": [],
     "target": ["__release_id", "__rollback_stands", "__rollback_begun"],
 }
 
@@ -132,6 +133,16 @@ def test_the_next_run_of_an_upgrade_by_what_the_one_before_left(tmp_path: Path) 
     }
     switched = [case for case, done in does.items() if "switch" in done and case not in refused]
     assert {found[case]["__upgrade_from"] for case in switched} == {OLD}
+
+
+def test_a_release_is_staged_also_beside_a_switch_to_another_that_was_cut_short(tmp_path: Path) -> None:
+    """It may be the one that gives the other up."""
+    left_by = survey(upgrade=left("migrate", None, to="0.3.0-e-e"))
+    staging = {"__release_id": NEW, "__host_purpose": "upgrade", "__upgrade_stages": True}
+    assert decided(tmp_path, "upgrade", "due", {"beside": left_by}, staging)["beside"]["refused"] is None
+    known = {"__upgrade_unfinished": True, "__upgrade_left": left_by["upgrade"]}
+    found = decided(tmp_path, "upgrade", "first", {"after": left_by}, staging | known)
+    assert "was cut short at the step migrate" in " ".join(found["after"]["refused"].split())
 
 
 def test_a_rollback_without_a_name_goes_to_the_previous_good_one_and_then_stands(tmp_path: Path) -> None:

@@ -11,17 +11,24 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Tried, each, generation, release, side_by_side
+from conftest import Tried, each, generation, release, said_of, side_by_side
 from evidence import canary, good, properties, receipts, running, service
 from rows import only_canaries_came, rows
+from runbook import BlockFailed
+from target import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runbook import Executor
     from target import Controller, Host
 
 UNTOUCHED = ("corrupts", "missing-wheel", "broken-wheel")
 RESUMED = ("corrupts-live", "half-migration-live")
 ROLLED_BACK = ("crashes", "never-ready", "idle")
 STOPPED = ("corrupts-running", "unreadable")
+# Of each kind one, which a good release takes over afterwards.
+TAKEN_OVER = ("broken-wheel", "never-ready", "half-migration-live", "unreadable")
 STEP = {
     "crashes": "start",
     "never-ready": "start",
@@ -185,16 +192,68 @@ def test_a_release_that_did_not_work_is_on_record(tried: dict[str, Tried], name:
 
 
 @pytest.fixture(scope="module")
+def cut_short(tried: dict[str, Tried]) -> Tried:
+    """A switch typed by hand, killed while its release starts and is never READY; and that one is gone."""
+    one = tried["never-ready"]
+    command = f"/srv/lucy/releases/{one.bad}/venv/bin/python -I -m standfast --state /srv/lucy/state"
+    switch = f"{command} upgrade switch --no-receipt --from {v1(tried)} >/dev/null 2>&1 </dev/null"
+    pid = "/tmp/switch.pid"
+    one.host.as_user("lucy", ["setsid", "--fork", "bash", "-c", f"echo $$ > {pid}; exec {switch}"])
+    wait_until(lambda: service(one.host).active == "activating", 60, "the bad release starts")
+    one.host.run(f"kill -KILL $(cat {pid}) && rm -r /srv/lucy/releases/{one.bad}")
+    return one
+
+
+def test_what_nobody_can_finish_is_given_up_by_the_page(
+    tried: dict[str, Tried],
+    cut_short: Tried,
+    controller: Controller,
+    runbook: Callable[[str, Host], Executor],
+) -> None:
+    """Not while what is given up tries to start; then the release of before works on, and nothing is lost.
+
+    A release that might give it up instead is put on the host all the same.
+    """
+    controller.write_inventory(
+        "staged", {cut_short.host.name: {}}, {"release_archive": str(generation("v2"))}
+    )
+    play = controller.playbook("preflight", inventory="staged")
+    said = said_of(play, cut_short.host.name)
+    assert "was cut short at the step start" in said
+    assert "where that release is gone: runbooks/upgrade-stopped-half-way.md" in said
+    assert release("v2") in cut_short.host.run("ls /srv/lucy/releases").stdout
+
+    host, page = cut_short.host, runbook("upgrade-stopped-half-way", cut_short.host)
+    page.run("Diagnosis")
+    with pytest.raises(BlockFailed, match="neither at rest nor at work"):
+        page.run("Act: give it up")
+    assert host.cli("upgrade", "status")["outcome"] is None
+    host.run("lucy-agent systemctl stop lucy-agent")  # as the page says of that refusal
+    page.run("Act: give it up", "Verify that it was given up")
+    assert service(host).main_pid == 0
+    receipt = receipts(host)[max(receipts(host))]
+    assert (receipt["operation"], receipt["verdict"]) == ("upgrade-abandon", "done")
+    evidence = json.loads(host.run("cat /srv/lucy/state/upgrade.abandoned-*.json").stdout)
+    assert (evidence["step"], evidence["outcome"], evidence["to"]) == ("start", None, cut_short.bad)
+
+    host.run("lucy-agent systemctl start lucy-agent")
+    state = running(host)
+    assert canary(host, state.main_pid)["run"]["release"] == v1(tried)
+    assert properties(host, "UnitFileState")["UnitFileState"] == "enabled"
+    assert {status for _, _, status, *_ in only_canaries_came(cut_short.after, rows(host))} == {"DONE"}
+    host.cli("receipt", "verify")
+
+
+@pytest.fixture(scope="module")
 def then(tried: dict[str, Tried], hosts: dict[str, Host], controller: Controller) -> dict[str, str]:
     """Afterwards v2, a good one, on a host of each kind; what that run said, by host."""
-    chosen = ("broken-wheel", "crashes", "half-migration-live", "unreadable")
-    good_one = {name: {"release_archive": str(generation("v2"))} for name in chosen}
+    good_one = {name: {"release_archive": str(generation("v2"))} for name in TAKEN_OVER}
     play = side_by_side(controller, good_one)
     good(play)
-    return dict.fromkeys(chosen, play.output)
+    return dict.fromkeys(TAKEN_OVER, play.output)
 
 
-@pytest.mark.parametrize("name", ["broken-wheel", "crashes", "half-migration-live", "unreadable"])
+@pytest.mark.parametrize("name", TAKEN_OVER)
 def test_a_good_release_afterwards_is_taken_over(
     tried: dict[str, Tried], then: dict[str, str], name: str
 ) -> None:

@@ -1269,6 +1269,16 @@ def check_unit(checks: Checks, request: Json, found: Json) -> None:
         return
     release = found["unit"]["release"]
     sealed = {entry["id"] for entry in found["releases"] if entry["sealed"]}
+    journal = found["upgrade"] or {}
+    if release not in sealed and journal and (journal["outcome"], journal["to"]) == (None, release):
+        # Its unit was in place before root's record had it. It goes on once its release is there again.
+        checks.add(
+            "unit",
+            "attention" if request["purpose"] in SWITCHES else "refuse",
+            f"{path} is of {release}, which is gone; the switch to it was cut short at {journal['step']}",
+            "upgrade to it again, or give it up: runbooks/upgrade-stopped-half-way.md",
+        )
+        return
     if release not in sealed:
         line = next(
             (line for line in (read_text(path) or "").splitlines() if line.startswith("ExecStart=")), ""
