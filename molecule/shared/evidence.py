@@ -20,6 +20,8 @@ VOLATILE = (
     "/var/log", "/var/lib/systemd/random-seed", "/var/lib/systemd/timers", "/var/lib/systemd/timesync",
 )  # fmt: skip
 
+LOCK = "/run/standfast/deploy.lock"
+
 
 def good(play: Play, changed: int | None = None) -> None:
     """The run succeeded (and changed so many things); else the end of what it printed is shown."""
@@ -94,6 +96,23 @@ def body(host: Host, work: str) -> str:
     return text
 
 
+def database(host: Host) -> str:
+    """A digest of every byte of the store; not of its log's index (-shm), where readers leave marks."""
+    return host.run("cd /srv/lucy/state && sha256sum agent.sqlite && sha256sum agent.sqlite-wal").stdout
+
+
+def database_at_rest(host: Host) -> str:
+    """The same, once the service has nothing to do: it writes only when it has."""
+    seen = [""]
+
+    def rests() -> bool:
+        seen.append(database(host))
+        return seen[-1] == seen[-2]
+
+    wait_until(rests, 60, "the service has nothing to do", every=2)
+    return seen[-1]
+
+
 def canary(host: Host, pid: int, instance: str = "lucy-agent") -> dict[str, Any]:
     """New work is finished, by the process `pid`."""
     proof = host.cli("canary", "--expect-pid", str(pid), instance=instance, timeout=90)
@@ -119,6 +138,21 @@ def strangers(host: Host) -> list[str]:
     table = host.run(["ps", "-eo", "pid=,ppid=,args="]).stdout.splitlines()
     split = [line.split(None, 2) for line in table]
     return [args for pid, ppid, args in split if ppid == "0" and pid != "1" and "ps -eo pid=" not in args]
+
+
+def freed(host: Host) -> dict[str, Any] | None:
+    """Wait until nothing of a run that died works on and its lock has expired; the lock, if there was one."""
+    text = host.run(["cat", LOCK], check=False).stdout
+    lock: dict[str, Any] | None = json.loads(text) if text else None
+    if lock:
+        wait_until(
+            lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
+            120,
+            "its lock has expired",
+        )
+    # After that wait, and not before it: a task may begin on the host a moment after its run has died.
+    wait_until(lambda: not strangers(host), 120, "the dead run's last task has ended")
+    return lock
 
 
 def sessions(host: Host) -> list[str]:

@@ -1,17 +1,28 @@
-"""A hand that stops a switch of releases at exactly the step that its journal names."""
+"""A hand that stops a switch at exactly the step that its journal names, and what can be lost then.
+
+Outside the switch a controller is lost at a task of its playbook.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evidence import freed
+from hosts import wait_booted
+from sandbox import podman
+
 if TYPE_CHECKING:
     from target import Controller, Host, Play
 
-WORDS = {"upgrade": "upgrade switch", "rollback": "rollback"}
+LOCK_SECONDS = 8
+# A killed controller's lock lasts so long; the usual minutes are too long to wait for here.
+SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
+WORDS = {"upgrade": "upgrade switch", "rollback": "rollback", "configure": "upgrade configure"}
 """By playbook: what the command of its switch has among its words."""
 
 # Watches the journal, and stops the process of the switch (SIGSTOP) once it names the step; says where it
@@ -98,3 +109,46 @@ class Freezer:
         assert done.rc == 0, f"{done.stderr}{play.result().output[-3000:] if play.done() else ''}"
         seen = json.loads(done.stdout)
         return Frozen(host, seen["pids"], seen["step"], play, kill)
+
+
+def lose_process(frozen: Frozen) -> None:
+    """Its process is killed; the controller is there and says so."""
+    frozen.go_on("KILL")
+    play = frozen.play.result()
+    assert play.rc != 0
+    said = " ".join(play.output.split())
+    assert "The switch was cut short" in said
+    assert "run the very same command again" in said
+
+
+def lose_host(frozen: Frozen) -> None:
+    """As a power cut: every process ends at once, and the host boots again by itself."""
+    podman("restart", "--time", "0", frozen.host.container, timeout=120)
+    play = frozen.play.result()
+    assert play.rc != 0
+    wait_booted(frozen.host.container)
+
+
+def lose_at_task(
+    controller: Controller,
+    playbook: str,
+    host: Host,
+    at: int | str,
+    *,
+    inventory: str,
+    variables: dict[str, Any] | None = None,
+) -> None:
+    """Kill a run and its workers as it comes to a task, by number or name; on the host that may go on."""
+    died = controller.playbook(
+        playbook, inventory=inventory, extra_vars={**SHORT, **(variables or {})}, kill_at=at
+    )
+    assert died.killed, f"it never came to {at}: {died.output[-3000:]}"
+    freed(host)
+
+
+def points(play: Play) -> list[tuple[int, str]]:
+    """The tasks of a whole run, by number and name, at which others lose their controller.
+
+    STANDFAST_STRIDE=7 takes every seventh only.
+    """
+    return list(enumerate(play.tasks, 1))[:: int(os.environ.get("STANDFAST_STRIDE", "1"))]

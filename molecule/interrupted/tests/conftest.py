@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import manifest_of
-from evidence import good, running
+from evidence import good, receipts, running
 from freezing import Freezer
 from target import wait_until
+from traffic import finished_once
 
 if TYPE_CHECKING:
     from target import Controller, Host
@@ -42,6 +44,39 @@ def works(host: Host) -> None:
 def stage(controller: Controller, archive: Path, names: list[str]) -> None:
     controller.write_inventory("all", {name: {} for name in names}, {"release_archive": str(archive)})
     good(controller.playbook("preflight", inventory="all", extra_vars={"standfast_serial": "100%"}))
+
+
+def adds(host: Host, count: int, session: str) -> list[str]:
+    """What of so many requests was accepted: while the switch holds the store they may be refused."""
+    accepted = []
+    for number in range(count):
+        words = [
+            "lucy-agent",
+            "--json",
+            "work",
+            "add",
+            "How is the stock?",
+            "--session",
+            f"{session}-{number}",
+        ]
+        done = host.run(words, check=False)
+        if done.rc == 0:
+            accepted.append(str(json.loads(done.stdout)["work"]))
+    return accepted
+
+
+def upgraded_once(host: Host, release: str, accepted: list[str], epoch: str) -> dict[str, Any]:
+    """The release works and is the current one, nothing was lost or done twice; the one receipt of it."""
+    state = running(host)
+    assert f"/releases/{release}/" in host.run(["cat", f"/proc/{state.main_pid}/cmdline"]).stdout
+    assert host.run(["readlink", "/srv/lucy/current"]).stdout.strip() == f"releases/{release}"
+    finished_once(host, accepted)
+    assert host.cli("facts")["epoch"] == epoch
+    upgrades = [one for one in receipts(host).values() if one["operation"] == "upgrade"]
+    assert [one["verdict"] for one in upgrades].count("done") == 1
+    assert (upgrades[-1]["verdict"], upgrades[-1]["release_after"]) == ("done", release)
+    assert host.cli("receipt", "verify")["verified"] is True
+    return upgrades[-1]
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,10 @@ import os
 import time
 
 import pytest
-from evidence import canary, good, receipts, running, strangers
+from evidence import LOCK, canary, freed, good, receipts, running
 from faults import half_made_in_use, sentence
 from target import wait_until
 
-LOCK = "/run/standfast/deploy.lock"
 LOCK_SECONDS = 8
 # Where the sampled tier kills a run, the next one and the third; the full tier kills one at every task.
 TELLING = (
@@ -95,27 +94,12 @@ def points(tasks):
     return [TELLING]
 
 
-def free(host):
-    """Wait until nothing of the dead run works on and its lock has expired; the lock, if there was one."""
-    text = host.run(f"cat {LOCK}", check=False).stdout
-    lock = json.loads(text) if text else None
-    if lock:
-        wait_until(
-            lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
-            60,
-            "its lock has expired",
-        )
-    # After that wait, and not before it: a task may begin on the host a moment after its run has died.
-    wait_until(lambda: not strangers(host), 120, "the dead run's last task has ended")
-    return lock
-
-
 def dies(host, play, at):
     """A run ends at the task `at` (its number or its name). The lock that it left, or None."""
     died = play(host, SHORT, kill_at=at)
     assert died.killed, f"it never came to {at}: {died.output[-2000:]}"
     assert half_made_in_use(host) == ""
-    lock = free(host)
+    lock = freed(host)
     assert half_made_in_use(host) == ""
     return lock
 

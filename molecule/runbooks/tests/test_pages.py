@@ -14,7 +14,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from evidence import good, receipts
+from evidence import database, database_at_rest, good, receipts
 from runbook import BlockFailed
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ def test_status(fresh: Host, runbook: Callable[[str, Host], Executor]) -> None:
 
 def test_preflight_beside_a_service_that_works(fresh: Host, runbook: Callable[[str, Host], Executor]) -> None:
     before = fresh.user_service("lucy", "lucy-agent.service")
-    runbook("preflight", fresh).run()
+    page = runbook("preflight", fresh)
+    page.run("Preconditions", "Diagnosis")
+    store = database_at_rest(fresh)
+    page.run("Act")
+    assert database(fresh) == store
+    page.run("Verify")
     assert fresh.user_service("lucy", "lucy-agent.service") == before
 
 
@@ -64,11 +69,13 @@ def test_preflight_stops_at_an_edited_unit_and_shows_the_line(
     unit = "/home/lucy/.config/systemd/user/lucy-agent.service"
     before = fresh.user_service("lucy", "lucy-agent.service")
     fresh.run(f"cp -p {unit} /root/unit && printf 'MemoryMax=1G\\n' >> {unit}")
+    store = database_at_rest(fresh)
     try:
         with pytest.raises(BlockFailed, match="-MemoryMax=1G"):
             runbook("preflight", fresh).run("Act")
     finally:
         fresh.run(f"cp -p /root/unit {unit}")
+    assert database(fresh) == store
     assert fresh.user_service("lucy", "lucy-agent.service") == before
 
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from evidence import good, listing, receipts, running
+from evidence import database, database_at_rest, good, listing, receipts, running
 from switches import UNIT, facts, last, refused, still, switched, words
 from traffic import finished_once
 
@@ -55,12 +55,14 @@ def test_preflight_stages_the_release_by_the_page_and_leaves_the_service_alone(
 ) -> None:
     before, unit, state = len(receipts(host)), host.run(["sha256sum", UNIT]).stdout, running(host)
     kept = listing(host, "/srv/lucy/state", "/srv/lucy/receipts", "/srv/lucy/backups", without=ALIVE)
+    store = database_at_rest(host)
     play = controller.playbook("preflight", extra_vars={"release_archive": str(archives["v2"])})
     good(play)
     said = words(play)
     assert f"{releases['v1']} -> {releases['v2']}" in said
     assert f"{releases['v2']} was staged" in said
     assert running(host) == state
+    assert database(host) == store
     assert host.run(["sha256sum", UNIT]).stdout == unit
     assert listing(host, "/srv/lucy/state", "/srv/lucy/receipts", "/srv/lucy/backups", without=ALIVE) == kept
     assert host.run(["readlink", "/srv/lucy/current"]).stdout.strip() == f"releases/{releases['v1']}"
