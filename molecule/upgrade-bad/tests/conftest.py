@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import manifest_of
-from evidence import finished, now, receipts, running
+from evidence import database_at_rest, finished, now, receipts, running
 from rows import Rows, rows
 from target import wait_until
 
@@ -40,6 +40,8 @@ class Tried:
     said: str
     """What the run said of this host when it failed."""
     failed: bool
+    store: str
+    """A digest of the store's bytes before."""
     receipts: list[dict[str, Any]] = field(default_factory=list)
     """What it left."""
 
@@ -97,6 +99,7 @@ def tried(hosts: dict[str, Host], controller: Controller) -> dict[str, Tried]:
     """All bad releases, in one run; what was there before and what is there now."""
     lived = each(hosts, live_a_little)
     before = each(hosts, rows)
+    stores = each(hosts, database_at_rest)
     old = each(hosts, lambda host: set(receipts(host)))
     archives = {name: {"release_archive": str(generation(name))} for name in hosts}
     play = side_by_side(controller, archives)
@@ -114,6 +117,7 @@ def tried(hosts: dict[str, Host], controller: Controller) -> dict[str, Tried]:
             after[name],
             said_of(play, name),
             bool(play.hosts[name]["failed"]),
+            stores[name],
             [told for file, told in kept[name].items() if file not in old[name]],
         )
         for name, host in hosts.items()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Tried, each, generation, release, said_of, side_by_side
-from evidence import canary, good, properties, receipts, running, service
+from evidence import canary, database, good, properties, receipts, running, service
 from rows import only_canaries_came, rows
 from runbook import BlockFailed
 from target import wait_until
@@ -91,6 +91,7 @@ def test_its_receipt_says_it(tried: dict[str, Tried], name: str) -> None:
 def test_one_that_is_refused_or_cannot_be_staged_stops_nothing(tried: dict[str, Tried], name: str) -> None:
     one = tried[name]
     assert one.after == one.before
+    assert database(one.host) == one.store
     assert running(one.host) == one.unit
     assert one.host.cli("upgrade", "status") == {}
 
