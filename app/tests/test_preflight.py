@@ -462,7 +462,7 @@ def test_what_is_uncertain_is_listed(instance: Instance, seen: Seen) -> None:
 def test_an_order_whose_answer_was_lost_is_listed_as_it_stands_in_the_store(tmp_path: Path) -> None:
     shop = Buying(tmp_path)
     open_store(shop.layout.database, COMPONENTS).close()
-    with closing(shop.connection):
+    with closing(shop):
         known, lost = shop.approved(quantity=2), shop.unknown()
         sent = shop.send(known[1], known[0])
         found = read_store(shop.connection, shop.layout, shop.now()).uncertain_orders

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,6 @@ def test_without_a_folder_for_it_nothing_is_begun(tmp_path: Path) -> None:
         code, told = shop.cli("restore", shop.morning)
         assert (code, told["refused"]["code"]) == (3, "no_receipts")
         assert shop.control() == before
-        with sqlite3.connect(shop.layout.database) as connection:
+        with closing(sqlite3.connect(shop.layout.database)) as connection:
             stored = connection.execute("SELECT count(*) FROM restores").fetchone()
         assert json.dumps(stored) == "[0]"

@@ -551,7 +551,8 @@ class TestWhatIsRestored:
         again = shop.restore_here()
         assert again.changed
         assert again.epoch != first.epoch
-        assert authority.agrees(sqlite3.connect(shop.layout.database), shop.layout.marker)
+        with closing(sqlite3.connect(shop.layout.database)) as connection:
+            assert authority.agrees(connection, shop.layout.marker)
 
     def test_a_reader_keeps_its_snapshot_and_its_next_transaction_sees_the_new_era(self, shop: Day) -> None:
         """It also keeps the log from being emptied; that is told, and is no failure."""

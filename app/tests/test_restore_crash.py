@@ -214,7 +214,8 @@ class Before:
         rows = rows_of(shop.layout.database)
         if control.epoch == self.epoch:
             assert without(rows, "operations") == self.old
-            assert authority.agrees(sqlite3.connect(shop.layout.database), shop.layout.marker)
+            with closing(sqlite3.connect(shop.layout.database)) as connection:
+                assert authority.agrees(connection, shop.layout.marker)
             return "old, paused" if control.paused else "old"
         assert without(rows, *VARIES, "eras", epoch=control.epoch, since=self.now) == self.new
         assert control.paused
@@ -232,7 +233,8 @@ class Before:
         done = self.restore(shop)
         assert done.changed or left == "new"
         assert self.look(shop) == "new"
-        assert authority.agrees(sqlite3.connect(shop.layout.database), shop.layout.marker)
+        with closing(sqlite3.connect(shop.layout.database)) as connection:
+            assert authority.agrees(connection, shop.layout.marker)
         assert not (shop.layout.state / ".restoring").exists()
         return left if was_killed else "in time"
 

@@ -138,7 +138,7 @@ def test_orders_are_explained_by_their_own_history(tmp_path: Path) -> None:
     """One is new, one is sent under its reservation, and one was reserved and is revoked."""
     shop = Buying(tmp_path)
     open_store(shop.layout.database, COMPONENTS).close()
-    with closing(shop.connection):
+    with closing(shop):
         claim, sent = shop.approved(quantity=2)
         _, revoked = shop.approved(quantity=3)
         before = facts.take(shop.layout, shop.now())
