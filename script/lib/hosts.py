@@ -310,6 +310,14 @@ def _login(group: Group, options: argparse.Namespace) -> None:
     os.execvp("podman", ["podman", "exec", "-it", group.container(options.name), "bash", "-l"])
 
 
+def _rm(group: Group, options: argparse.Namespace) -> None:
+    if options.name not in group.names():
+        raise SandboxError(
+            f"there is no host {options.name!r} here; there are: {', '.join(group.names()) or 'none'}"
+        )
+    group.remove(options.name)
+
+
 def _images(_: Group, options: argparse.Namespace) -> None:
     """Make what the named scenarios boot from, one after the other: the progress lines stay readable."""
     wanted: set[str] = set()
@@ -333,7 +341,7 @@ VERBS: dict[str, Callable[[Group, argparse.Namespace], None]] = {
     "login": _login,
     "reset": _reset,
     "commit": lambda group, options: group.commit(options.name, options.image),
-    "rm": lambda group, options: group.remove(options.name),
+    "rm": _rm,
     "list": lambda group, _: print("\n".join(group.names())),
     "inventory": lambda group, _: print(_inventory(group)),
     "create": _create,

@@ -38,6 +38,7 @@ ENOUGH = (
     20_000  # open files and processes of one host; podman lowers its own limits before it starts a container
 )
 PACKAGES = {
+    "git": "git",
     "podman": "podman",
     "runc": "runc",
     "iptables": "iptables",

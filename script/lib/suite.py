@@ -30,6 +30,8 @@ from sandbox import CHECKOUT
 LOGS = CHECKOUT / "build/logs"
 PYTHON = CHECKOUT / ".venv/bin/python"
 SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s(?: \([\d:]+\))? =+$", re.MULTILINE)
+# What root inherits, as from script/lib/as_root.
+KEPT = re.compile(r"PATH|HOME|STANDFAST_.*|PIP_.*|.*_(?:proxy|PROXY)")
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
 WIDEST = 4000
@@ -143,8 +145,8 @@ def as_root(*command: str, environment: dict[str, str] | None = None) -> list[st
     inside = [str(PYTHON), str(CHECKOUT / "script/lib/sandbox.py"), *command]
     if os.geteuid() == 0:
         return inside
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "STANDFAST_FULL") if name in os.environ}
-    settings = {**kept, **(environment or {})}
+    kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
+    settings = {**kept, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
     return ["sudo", "env", *(f"{name}={value}" for name, value in settings.items()), *inside]
 
 

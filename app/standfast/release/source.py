@@ -109,8 +109,8 @@ class Repository:
         try:
             done = subprocess.run(command, env=variables, capture_output=True, check=False)
         except FileNotFoundError:
-            raise StandfastError("git is not installed here: nothing was built") from None
+            raise StandfastError("git is not installed here (apt install git): nothing was built") from None
         if done.returncode != 0:
-            told = done.stderr.decode(errors="replace").strip().splitlines()
-            raise BadInput(f"git {' '.join(arguments)}: {told[-1] if told else 'no such revision'}")
+            told = " ".join(done.stderr.decode(errors="replace").split())
+            raise BadInput(f"git {' '.join(arguments)}: {told or 'no such revision'}")
         return done.stdout
