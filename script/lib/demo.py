@@ -133,7 +133,7 @@ def clean() -> None:
     shutil.rmtree(demo_day.FOLDER, ignore_errors=True)
     shutil.rmtree(bundle.FOLDER, ignore_errors=True)
     print(
-        "demo: the hosts, their image (unless another runs from it), their receipts and the releases are gone.\n"
+        "demo: hosts, receipts and releases are gone; their image, too, unless other hosts run from it.\n"
         "Kept: .venv, downloaded wheels (~/.cache/standfast) and the Debian packages that run containers."
     )
 
