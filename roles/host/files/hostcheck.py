@@ -1270,7 +1270,8 @@ def check_unit(checks: Checks, request: Json, found: Json) -> None:
     release = found["unit"]["release"]
     sealed = {entry["id"] for entry in found["releases"] if entry["sealed"]}
     journal = found["upgrade"] or {}
-    if release not in sealed and journal and (journal["outcome"], journal["to"]) == (None, release):
+    cut_short = release is not None and journal.get("to") == release and journal["outcome"] is None
+    if cut_short and release not in sealed:
         # Its unit was in place before root's record had it. It goes on once its release is there again.
         checks.add(
             "unit",
