@@ -140,7 +140,7 @@ def _private(path: Path) -> str:
         if stat.S_IMODE(seen.st_mode) != mode:
             raise Fault(
                 f"{found} has mode {stat.S_IMODE(seen.st_mode):04o}, not {mode:04o}; if you put it there"
-                f" yourself: chmod -R u=rwX,go= {path}"
+                f" yourself: chmod -R a-x,u=rwX,go= {path}"
             )
         if seen.st_uid != os.geteuid():
             raise Fault(f"{found} belongs to uid {seen.st_uid}, and uid {os.geteuid()} looks at it")
