@@ -1,5 +1,6 @@
 """A backup is consistent, private, exclusive, checked, synced and described, or it is not there."""
 
+import errno
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from support import Instance
 
 from standfast.authority import operations
 from standfast.cli import main as cli
-from standfast.errors import BadInput, Refused
+from standfast.errors import BadInput, Refused, StandfastError
 from standfast.operations.backup import folders, snapshot
 from standfast.operations.backup.companions import Wanted
 from standfast.operations.backup.creating import Request, create
@@ -298,6 +299,25 @@ def test_the_order_is_file_name_folder_manifest(instance: Instance, monkeypatch:
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "link", linked)
     check_order(steps, made(instance).path)
+
+
+def test_a_snapshot_that_cannot_be_synced_is_no_backup(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread syncs it; the last one stays whole."""
+    kept, sync = made(instance), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == folders.PARTIAL:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StandfastError, match="what was made of it is removed"):
+        made(instance)
+    monkeypatch.undo()
+    found = listing(instance.layout, time.time())
+    assert ([one.path for one in found.backups], found.junk) == ([kept.path], [])
 
 
 def ended(lines: list[str]) -> Iterator[str]:
