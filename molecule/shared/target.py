@@ -121,7 +121,9 @@ class Host:
     ) -> Done:
         """Run a bash line or an argument list; `check` makes another exit than 0 an AssertionError."""
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
-        settings = [word for key, value in (env or {}).items() for word in ("--env", f"{key}={value}")]
+        # For crun, what is set takes the place of all that the container has.
+        given = {"PATH": HOST_PATH, **env} if env else {}
+        settings = [word for key, value in given.items() for word in ("--env", f"{key}={value}")]
         shown = command if isinstance(command, str) else " ".join(argv)
         try:
             done = subprocess.run(
