@@ -6,9 +6,10 @@ OPERATION is upgrade, rollback, configure or abandon; or check or check-abandon,
 WORDS in the environment are what is typed.
 
 It prints the result as JSON and every point that it reaches on stderr; the first time that it reaches POINT
-it gets the signal. Where SIGNAL is FULL or FLOOD, the disk is full from there on instead: the file HOG takes
-all the room that there is, for FLOOD at every later point again. FLOOR and REASON in the environment are
-those of a rollback, PAIRS and SHOP what is configured.
+it gets the signal; of several, with commas between them, one after the other. Where SIGNAL is FULL or FLOOD,
+the disk is full from there on instead: the file HOG takes all the room that there is, for FLOOD at every
+later point again. FLOOR and REASON in the environment are those of a rollback, PAIRS and SHOP what is
+configured.
 """
 
 import json
@@ -35,18 +36,21 @@ from standfast.store import triggers
 
 
 def main(state: str, units: str, operation: str, release: str, *killed: str) -> int:
-    left, name = list(killed[:1]), killed[-1] if killed else ""
+    left = list(zip(*(words.split(",") for words in killed), strict=True))
+    flooded = False
 
     def reach(reached: str) -> None:
+        nonlocal flooded
         print(f"point {reached}", file=sys.stderr, flush=True)
-        if reached in left:
-            left.remove(reached)
-            if name in {"FULL", "FLOOD"}:
-                fill(Path(os.environ["HOG"]))
-            else:
+        if left and left[0][0] == reached:
+            _, name = left.pop(0)
+            if name not in {"FULL", "FLOOD"}:
                 os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
-        elif name == "FLOOD" and not left:
-            fill(Path(os.environ["HOG"]))
+                return
+            flooded = name == "FLOOD"
+        elif not flooded:
+            return
+        fill(Path(os.environ["HOG"]))
 
     triggers.arm(reach)
     layout = Layout(Path(state))

@@ -106,7 +106,8 @@ def seen_of(folder: Path, given: dict[str, Any], *case: str) -> dict[str, Any]:
         before, pid, files = host.cli("old", "facts"), host.pid(), configuration(host)
         if at == "begun":
             fill(host.hog)
-        first = switch(host, operation, to, "" if at == "begun" else name(at), how)
+        points = "" if at == "begun" else ",".join(map(name, at.split(",")))
+        first = switch(host, operation, to, points, how)
         running, kept = host.running(), host.running() is not None and host.pid() == pid
         mixed = configuration(host) != files
         host.hog.unlink(missing_ok=True)
@@ -223,6 +224,14 @@ def test_a_release_that_did_not_come_to_work_leaves_the_place_to_the_old_one(
     """Nor one whose process was started and found no room to record its run."""
     seen = on_a_small_disk(tmp_path, template, "upgrade", "patch", at, "FULL")
     full(seen, "resumed")
+    whole(seen, "patch")
+
+
+def test_one_that_was_killed_on_that_way_back_begins_anew(tmp_path: Path, template: Host) -> None:
+    """The old release has worked meanwhile: the backup of before is not the last state any more."""
+    seen = on_a_small_disk(tmp_path, template, "upgrade", "patch", "start,back-canary", "FULL,KILL")
+    assert (seen["first"], seen["running"], seen["again"]) == ({}, "old", "upgraded")
+    assert len(seen["backups"]) == 2
     whole(seen, "patch")
 
 

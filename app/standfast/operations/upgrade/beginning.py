@@ -42,8 +42,8 @@ from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, checked_path
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS, understood
-from standfast.operations.upgrade import facts, reserve
-from standfast.operations.upgrade.falling_back import finish, go_back
+from standfast.operations.upgrade import reserve
+from standfast.operations.upgrade.falling_back import finish, go_back, was_started
 from standfast.operations.upgrade.journal import Journal, Keeper, Step, at_work, read
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_of
 from standfast.operations.upgrade.result import GOOD, Operation, Switch
@@ -169,11 +169,11 @@ def resume(work: Switching) -> Switch:
         work.resumed_because = f"{found.failed} had failed and going back was under way: it goes on"
         return go_back(work, StepFailed(found.failed, found.reason or "unknown", found.code))
     reserve.keep(work.layout)
-    work.keeper.note(failed=None, reason=None, code=None)  # there is room now: nothing else had failed
     try:
         first, work.resumed_because = _where(work)
     except Exception as error:  # noqa: BLE001 - the safe way is the one back
         return go_back(work, work.failed(found.step, error))
+    work.keeper.note(failed=None, reason=None, code=None)  # there is room now: nothing else had failed
     work.tell(f"an earlier run was cut short at {found.step}: {work.resumed_because}")
     return _carry_on(work, first)
 
@@ -182,11 +182,8 @@ def _where(work: Switching) -> tuple[Step, str]:
     """The step to go on from, by the table above; and why."""
     found, before = work.journal, work.journal.before
     migrated = schema_now(work.layout) != found.schema_before
-    started = found.began("start") or (
-        before is not None and facts.was_started(work.layout, before.marks, work.new.id)
-    )
-    if before is None or not (migrated or started):
-        return "facts", "nothing was migrated and the target was never started, so it begins anew"
+    if before is None or not (migrated or was_started(work)):
+        return "facts", "nothing was migrated and the target never began to work, so it begins anew"
     if runs(work.manager, work.manager.look(), work.new.id, work.new_unit):
         return "canary", "the target runs, so it is to show that it works"
     work.stopped()

@@ -56,7 +56,7 @@ def decide(switch: Switching) -> Decision:
     """By what the store holds and the journal says, so that it comes out the same after a kill."""
     journal, before = switch.journal, switch.journal.before
     seen = schema_now(switch.layout)
-    migrated, started = seen != journal.schema_before, _started(switch)
+    migrated, started = seen != journal.schema_before, was_started(switch)
     if before is not None:
         found = facts.compare(switch.layout, before, time.time())
         if found.unexplained:
@@ -66,7 +66,7 @@ def decide(switch: Switching) -> Decision:
     if not migrated and not started:
         if not journal.was_active:
             return Decision("stopped", "the service did not run before either; nothing was migrated")
-        return Decision("resumed", "nothing was migrated and the target was never started")
+        return Decision("resumed", "nothing was migrated and the target never began to work")
     if journal.operation != "upgrade":
         understood = "what was left understands its own store"
         return Decision("resumed" if journal.was_active else "stopped", understood)
@@ -75,7 +75,7 @@ def decide(switch: Switching) -> Decision:
     return Decision("rolled_back", f"{switch.old.id} is a reviewed fallback and understands the store")
 
 
-def _started(switch: Switching) -> bool:
+def was_started(switch: Switching) -> bool:
     """Whether the target may have worked on the store.
 
     Its process records its run before it does anything else. Where the disk was full when it was to start,
