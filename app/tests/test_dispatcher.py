@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from standfast.agent import Arguments, Dispatcher, NoArguments, Tool, ToolCall, tool
-from standfast.errors import Refused
+from standfast.errors import Refused, StoreBusy
 
 
 class Note(Arguments):
@@ -114,6 +114,19 @@ def test_the_model_sees_tool_failed_and_the_decision_keeps_the_sentence() -> Non
     assert outcome.decision is not None
     assert (outcome.decision.call, outcome.decision.allowed) == ("c7", False)
     assert outcome.decision.sentence == "worker claim expired or superseded"
+
+
+def test_a_store_that_stays_locked_is_no_fault_of_the_call() -> None:
+    busy = StoreBusy("another process held the store's write lock for 5 s; nothing was written")
+    bench = Bench(refuse=busy)
+    with pytest.raises(StoreBusy):
+        bench.call("note", '{"text": "a"}')
+
+    def write(_arguments: NoArguments, _call: ToolCall) -> str:
+        raise busy
+
+    with pytest.raises(StoreBusy):
+        Dispatcher([tool("write", "Write.", NoArguments, write)]).dispatch(ToolCall("c1", "write", "{}"))
 
 
 def test_a_gate_with_a_bug_refuses() -> None:

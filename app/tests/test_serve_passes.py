@@ -4,16 +4,18 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support import Counting, Instance, until_idle
+from support import Counting, Instance, eventually, until_idle
 
 from standfast.agent import Reply, Request, ScriptedModel, ToolCall
 from standfast.authority import marker as markers
 from standfast.authority import pause, replace, resume
 from standfast.authority.marker import Marker
-from standfast.errors import Refused
+from standfast.errors import Refused, StoreBusy
+from standfast.serve.service import Service
 from standfast.shop.config import load
 from standfast.shop.prompts import opening_messages
 from standfast.shop.tools import ShopTools
@@ -405,6 +407,49 @@ def test_a_store_locked_in_the_middle_of_a_turn_costs_nothing_but_time(instance:
     assert instance.status(work) == ("DONE", 1)
     assert len(instance.transcript(work)) == 5
     assert len(instance.reports(work)) == 1
+
+
+def settled(service: Service) -> bool:
+    """Whether it came to rest, and not to a store that was locked."""
+    try:
+        until_idle(service)
+    except StoreBusy:
+        return False
+    return True
+
+
+def test_a_store_locked_after_any_commit_costs_nothing_but_time(tmp_path: Path) -> None:
+    """Longer than one write waits, and shorter than two: a tool that could not write is no failed tool."""
+    said: list[list[str]] = []
+    locked = True
+    while locked:
+        (folder := tmp_path / str(len(said))).mkdir()
+        instance = Instance.make(folder, low=True)
+        instance.add()
+        locked, left = False, len(said)
+        other = sqlite3.connect(instance.layout.database, autocommit=True, check_same_thread=False)
+
+        def lock(point: str, other: sqlite3.Connection = other) -> None:
+            nonlocal locked, left
+            if point.endswith(".committed") and not locked:
+                left -= 1
+                if locked := left < 0:
+                    other.execute("BEGIN IMMEDIATE")
+                    threading.Timer(0.05, other.execute, ["ROLLBACK"]).start()
+
+        with closing(other), instance.service() as service:
+            service._connection.execute("PRAGMA busy_timeout = 30")
+            triggers.arm(lock)
+            try:
+                while not settled(service):
+                    pass
+            finally:
+                triggers.disarm()
+            eventually(lambda held=other: not held.in_transaction)
+        assert set(instance.rows("SELECT status, generation FROM work")) == {("DONE", 1)}
+        said.append([body for (body,) in instance.rows("SELECT body FROM reports ORDER BY body")])
+    assert len(said) > 10
+    assert all(one == said[-1] for one in said)
 
 
 class Died(BaseException):

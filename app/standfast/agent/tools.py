@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from standfast.agent.messages import size
 from standfast.agent.model import ToolCall
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreBusy
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,10 @@ class Dispatcher:
         """The allowed tools as a model is told about them."""
 
     def dispatch(self, call: ToolCall) -> Outcome:
-        """Run one call. Never raises for anything that a model, a gate or a handler can do."""
+        """Run one call. Never raises for anything that a model, a gate or a handler can do.
+
+        StoreBusy is nothing that they do: it passes, and the turn is gone on with when the store is free.
+        """
         tool = self._tools.get(call.name)
         if tool is None:
             return failure("unknown_tool")
@@ -148,6 +151,8 @@ class Dispatcher:
         try:
             if self._before_write is not None:
                 self._before_write(tool, arguments)
+        except StoreBusy:
+            raise
         except StandfastError as refusal:
             log.warning("gate refused: call=%s tool=%s reason=%r", call.id, tool.name, str(refusal))
             return Decision(call.id, tool.name, allowed=False, sentence=str(refusal))
@@ -162,6 +167,8 @@ class Dispatcher:
         try:
             result = tool.handler(arguments, call)
             taken = size(result)
+        except StoreBusy:
+            raise
         except StandfastError as refusal:
             log.warning("tool failed: call=%s tool=%s reason=%r", call.id, tool.name, str(refusal))
             return failure("tool_failed", decision)
