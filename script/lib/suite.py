@@ -30,8 +30,6 @@ from sandbox import CHECKOUT
 LOGS = CHECKOUT / "build/logs"
 PYTHON = CHECKOUT / ".venv/bin/python"
 SUMMARY = re.compile(r"^=+ (.*) in [\d.]+s(?: \([\d:]+\))? =+$", re.MULTILINE)
-# What root inherits, as from script/lib/as_root.
-KEPT = re.compile(r"PATH|HOME|STANDFAST_.*|PIP_.*|.*_(?:proxy|PROXY)")
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 TAIL = 60
 WIDEST = 4000
@@ -142,12 +140,9 @@ def molecule(name: str, archives: dict[str, str]) -> Part:
 
 def as_root(*command: str, environment: dict[str, str] | None = None) -> list[str]:
     """A command line that runs `command` in the sandbox as root, whoever we are."""
+    settings = [f"{name}={value}" for name, value in (environment or {}).items()]
     inside = [str(PYTHON), str(CHECKOUT / "script/lib/sandbox.py"), *command]
-    if os.geteuid() == 0:
-        return inside
-    kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
-    settings = {**kept, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
-    return ["sudo", "env", *(f"{name}={value}" for name, value in settings.items()), *inside]
+    return [str(CHECKOUT / "script/lib/as_root"), "--leave", "env", *settings, *inside]
 
 
 def run(part: Part) -> Outcome:
