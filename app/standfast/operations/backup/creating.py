@@ -32,12 +32,11 @@ from standfast.operations.backup.making import (
     clean,
     making,
     refuse_place,
-    size_of_copy,
     taken,
     typed_errors,
 )
 from standfast.operations.backup.manifest import Releases
-from standfast.operations.backup.snapshot import copy_database
+from standfast.operations.backup.snapshot import copy_database, map_small, size_of_copy
 from standfast.operations.opening import refuse_other_user
 from standfast.operations.schema import COMPONENTS
 from standfast.store import open_readonly, triggers
@@ -139,9 +138,8 @@ def create(layout: Layout, request: Request, *, report: Report = quiet, check: b
         release, now = request.release, time.time()
         folder = request.to or home / folders.folder_name(sequence, now, release)
         _refuse_destination(layout, folder, request)
-        refuse_little_space(
-            layout.root if absent else folder.parent, size_of_copy(source) + request.limits.floor
-        )
+        size = size_of_copy(source)
+        refuse_little_space(layout.root if absent else folder.parent, size + request.limits.floor)
         cleaned = clean(home, check=check)
         if check:
             return _created(None, folder, request, cleaned, check=True)
@@ -150,6 +148,7 @@ def create(layout: Layout, request: Request, *, report: Report = quiet, check: b
         with told_of_failure(home / FAILED), making(folder):
             make = Making(folder, guard, report)
             partial = make.partial()
+            map_small(source, size)
             moment = copy_database(source, partial, guard, report)
             triggers.reach("backup.sealed")
             origin = _origin(layout, request, folder, guard, sequence)

@@ -124,12 +124,6 @@ def _refuse_damaged(copy: sqlite3.Connection) -> None:
         )
 
 
-def size_of_copy(connection: sqlite3.Connection) -> int:
-    """The bytes that a copy of this database will have."""
-    count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    return int(count) * int(size)
-
-
 def refuse_place(layout: Layout, folder: Path) -> None:
     """Refuse a place outside the instance's backups that is taken, reached by a link, or of another use.
 

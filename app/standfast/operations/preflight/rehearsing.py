@@ -16,7 +16,6 @@ from standfast.operations import schema
 from standfast.operations.backup import folders, meaning, snapshot
 from standfast.operations.backup.folders import FILE_MODE
 from standfast.operations.backup.limits import Guard, Limits, cancelable, refuse_little_space
-from standfast.operations.backup.making import size_of_copy
 from standfast.operations.preflight.result import Rehearsal
 from standfast.operations.preflight.seen import StoreFacts, read_store
 from standfast.operations.upgrade import facts
@@ -37,7 +36,7 @@ def rehearse(layout: Layout, now: float, limits: Limits | None = None) -> tuple[
     """
     limits = limits or Limits()
     home = folders.backups_folder(layout)
-    refuse_little_space(home, 2 * look_at(layout.database, size_of_copy) + limits.floor)
+    refuse_little_space(home, 2 * look_at(layout.database, snapshot.size_of_copy) + limits.floor)
     with folders.scratch(home, SCRATCH) as folder:
         copy = folder / layout.database.name
         began = time.monotonic()

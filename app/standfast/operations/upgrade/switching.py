@@ -248,9 +248,11 @@ class Switching:
 
     def started(self, side: Side) -> None:
         """Start the unit that is in place, and show that `side` runs by it. Raises ManagerFailed."""
-        self.manager.enable(on=True)
         self.let_go()
-        self.watch(side, self.manager.start(self.limits.start))
+        found = self.manager.start(self.limits.start)
+        self.watch(side, found)
+        if not found.enabled:  # only after an earlier end that left it stopped; the business works already
+            self.manager.enable(on=True)
 
     def watch(self, side: Side, found: UnitState) -> None:
         """From now on the service of `side` must neither end nor be started again."""
