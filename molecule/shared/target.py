@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import testinfra
-from hosts import Group, wait_booted
+from hosts import Group, inside, wait_booted
 from processes import kill_tree
 from sandbox import podman
 
@@ -83,13 +83,6 @@ class Host:
         self.name = name
         self.container = group.container(name)
 
-    @cached_property
-    def _inside(self) -> tuple[str, str]:
-        """What runs commands in the container, and by which name it knows that."""
-        shown = podman("container", "inspect", "--format", "{{.OCIRuntime}} {{.Id}}", self.container)
-        runtime, container = shown.stdout.split()
-        return runtime, container
-
     def _entering(self, user: str, settings: Sequence[str]) -> list[str]:
         """The words before a command. A user by name needs podman, which looks the name up in the host."""
         if user != "root" and not user[0].isdigit():
@@ -97,13 +90,12 @@ class Host:
                 *("podman", "--log-level=error", "exec", "--interactive"),
                 *("--user", user, *settings, self.container),
             ]
-        runtime, container = self._inside
+        runtime, container = inside(self.container)
         return [runtime, "exec", *(() if user == "root" else ("--user", user)), *settings, container]
 
     def renew(self) -> None:
         """Another container in its place, as it was when the scenario began."""
         self.group.boot(self.group.spec(self.name))
-        self.__dict__.pop("_inside", None)
 
     @cached_property
     def testinfra(self) -> testinfra.host.Host:

@@ -128,7 +128,8 @@ def install(rounds: Rounds, sizes: Sizes) -> Measured:
     images.ensure("trixie")
 
     def once(_: int) -> dict[str, float]:
-        container = GROUP.boot(HostSpec(HOST))
+        GROUP.boot(HostSpec(HOST))
+        container = GROUP.container(HOST)
         rounds.meter.container = int(podman("inspect", "--format", "{{.State.Pid}}", container).stdout)
         rounds.meter.restart()
         return {"fresh": _play(archive), "again": _play(archive), "load": load()}

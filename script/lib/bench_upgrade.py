@@ -475,8 +475,7 @@ def backfill(rounds: Rounds, sizes: Sizes) -> Measured:
 
 def _booted(count: int, image: str) -> list[str]:
     names = [f"host-{number:02}" for number in range(1, count + 1)]
-    for name in names:
-        GROUP.boot(HostSpec(name, image))
+    GROUP.boot(*(HostSpec(name, image) for name in names))
     for name in names:
         command = ["/usr/local/bin/lucy-agent", "canary"]
         podman("exec", GROUP.container(name), *command, timeout=120)

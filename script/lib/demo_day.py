@@ -148,8 +148,11 @@ def the_shop_and_its_supplier(progress: Progress) -> None:
     archives = {"shop": bundle.ensure(), "supplier": bundle.ensure("supplier")}
     progress.step("booting two bare Debian 13 hosts on a network of their own")
     aliases = {"supplier.test": ADDRESSES["supplier"]}
-    for name, address in ADDRESSES.items():
-        GROUP.boot(HostSpec(name, network=NETWORK, address=address, aliases=aliases))
+    hosts = [
+        HostSpec(name, network=NETWORK, address=address, aliases=aliases)
+        for name, address in ADDRESSES.items()
+    ]
+    GROUP.boot(*hosts)
     known = SHOP.run("getent", "ahostsv4", "supplier.test").split()[0]
     write_inventory(archives, {"supplier": known})
     progress.step("installing the supplier's account and the agent (about two minutes)")

@@ -34,7 +34,18 @@ from typing import TYPE_CHECKING, Any
 import images
 import yaml
 from bundle import content_digest, file_digest
-from sandbox import CHECKOUT, LABEL, PREFIX, RUNTIME, SandboxError, clean, enter, podman, remove_containers
+from sandbox import (
+    CHECKOUT,
+    INSIDE,
+    LABEL,
+    PREFIX,
+    RUNTIME,
+    SandboxError,
+    clean,
+    enter,
+    podman,
+    remove_containers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,8 +97,14 @@ class Group:
     def label(self) -> str:
         return f"standfast.group={PREFIX}-{self.name}"
 
-    def boot(self, spec: HostSpec) -> str:
-        """Start a fresh host (one of that name is replaced) and wait until systemd says `running`."""
+    def boot(self, *specs: HostSpec) -> None:
+        """Start fresh hosts (one of that name is replaced) and wait until systemd says `running` in each."""
+        for spec in specs:
+            self._start(spec)
+        for spec in specs:
+            wait_booted(self.container(spec.name))
+
+    def _start(self, spec: HostSpec) -> None:
         image = image_named(spec.image)
         container = self.container(spec.name)
         podman("rm", "--force", "--ignore", "--time", "0", "--volumes", container)
@@ -116,8 +133,9 @@ class Group:
             *self._network_arguments(spec),
             image,
         )
-        wait_booted(container)
-        return container
+        described = podman("container", "inspect", "--format", "{{.OCIRuntime}} {{.Id}}", container)
+        INSIDE.mkdir(exist_ok=True)
+        (INSIDE / container).write_text(described.stdout)
 
     def _network_arguments(self, spec: HostSpec) -> list[str]:
         if spec.network is None:
@@ -187,6 +205,7 @@ class Group:
         """Remove the named hosts; without names, all of them and the group's networks."""
         for host in hosts or self.names():
             podman("rm", "--force", "--ignore", "--time", "0", "--volumes", self.container(host))
+            (INSIDE / self.container(host)).unlink(missing_ok=True)
         if not hosts:
             for network in podman(
                 "network", "ls", "--quiet", "--filter", f"label={self.label}"
@@ -257,12 +276,23 @@ def remove_installed_images(keep: int = 0) -> None:
         podman("image", "rm", name, check=False)  # one that a host still runs from stays
 
 
+def inside(container: str) -> tuple[str, str]:
+    """What runs commands in a host's container, and by which name it knows that: without podman's 0.2 s."""
+    runtime, name = (INSIDE / container).read_text().split()
+    return runtime, name
+
+
 def wait_booted(container: str, timeout: float = BOOT_TIMEOUT) -> None:
     """Wait until the host's systemd has finished booting without a failed unit."""
     deadline = time.monotonic() + timeout
+    runtime, name = inside(container)
+    asking = [runtime, "exec", name, "systemctl", "is-system-running"]
     state = ""
     while time.monotonic() < deadline:
-        state = podman("exec", container, "systemctl", "is-system-running", check=False).stdout.strip()
+        asked = subprocess.run(
+            asking, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        state = asked.stdout.strip()
         if state == "running":
             return
         if state == "degraded":
@@ -284,8 +314,8 @@ def _inventory(group: Group) -> Path:
 def _boot(group: Group, options: argparse.Namespace) -> None:
     spec = HostSpec(options.name, options.image, options.network, options.address)
     started = time.monotonic()
-    container = group.boot(spec)
-    print(f"{options.name}: booted as {container} in {time.monotonic() - started:.0f} s")
+    group.boot(spec)
+    print(f"{options.name}: booted as {group.container(spec.name)} in {time.monotonic() - started:.0f} s")
 
 
 def _reset(group: Group, options: argparse.Namespace) -> None:
@@ -294,8 +324,7 @@ def _reset(group: Group, options: argparse.Namespace) -> None:
 
 
 def _create(group: Group, _: argparse.Namespace) -> None:
-    for platform in json.load(sys.stdin):
-        group.boot(HostSpec.of_platform(platform))
+    group.boot(*(HostSpec.of_platform(platform) for platform in json.load(sys.stdin)))
 
 
 def _play(group: Group, options: argparse.Namespace) -> None:

@@ -31,6 +31,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 PREFIX = "standfast-" + hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]
 RUNTIME = Path("/run/standfast-tests") / PREFIX
+INSIDE = RUNTIME / "inside"
+"""A file for each host: what runs commands in its container, and by which name it knows that."""
 LABEL = f"standfast.checkout={PREFIX}"
 CGROUP2_MAGIC = "cgroup2fs"
 CAP_SYS_RESOURCE = 24
@@ -230,6 +232,7 @@ def prepare_environment() -> None:
         CONTAINERS_CONF=str(configuration),
         STANDFAST_CONTAINERS=PREFIX,
         STANDFAST_CHECKOUT=str(CHECKOUT),
+        STANDFAST_INSIDE=str(INSIDE),
         ANSIBLE_HOME=str(CHECKOUT / "build/ansible"),
         ANSIBLE_CONNECTION_PLUGINS=str(CHECKOUT / "molecule/shared/connection"),
         PYTHONDONTWRITEBYTECODE="1",

@@ -117,12 +117,11 @@ class Manager:
             enabled=found.get("UnitFileState") == "enabled",
         )
 
-    def stop(self, timeout: float) -> None:
-        """Stop the unit and show that it is: at rest, and no process of its control group left.
+    def stop(self, timeout: float, cgroup: str) -> None:
+        """Stop the unit and show that it is: at rest, and no process left of the control group that it had.
 
         Raises ManagerFailed, with the unit as it then is, when it is not in time.
         """
-        cgroup = self.look().cgroup
         self._call("stop", self.unit, within=timeout)
         if not until(lambda: self._at_rest(cgroup), self.settle):
             left = ", ".join(map(str, processes(cgroup))) or "none"

@@ -178,12 +178,13 @@ class Switching:
         self._held.close()
         self._holds = False
 
-    def stopped(self) -> None:
+    def stopped(self, seen: UnitState | None = None) -> None:
         """Stop whatever the unit runs, and show that nobody acts; from then on only this process may.
 
-        Raises ManagerFailed, with what still runs, or who holds the writer's lock.
+        `seen`: the unit as it was just now. Raises ManagerFailed, with what still runs, or who holds the
+        writer's lock.
         """
-        self.manager.stop(self.limits.stop)
+        self.manager.stop(self.limits.stop, (seen or self.manager.look()).cgroup)
         refused: list[Refused] = []
 
         def held() -> bool:
@@ -202,9 +203,10 @@ class Switching:
         self.keeper.note(facts_before=facts.take(self.layout, time.time()).facts)
 
     def _stop(self) -> None:
-        if self.manager.look().active not in AT_REST or self.journal.stop_asked_at is None:
+        seen = self.manager.look()
+        if seen.active not in AT_REST or self.journal.stop_asked_at is None:
             self.keeper.note(stop_asked_at=time.time())
-        self.stopped()
+        self.stopped(seen)
         reading = facts.take(self.layout, time.time())
         self.keeper.note(facts_stopped=reading.facts, marks=reading.marks)
 
