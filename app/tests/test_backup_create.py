@@ -46,6 +46,18 @@ def code(instance: Instance, **wanted: object) -> str:
     return caught.value.code
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+def test_only_a_database_that_is_small_enough_is_read_through_a_map(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    file = Path(made(instance).path) / SNAPSHOT
+    monkeypatch.setattr(snapshot, "MAPPED", file.stat().st_size - (not mapped))
+    with snapshot.sealed(file) as copy:
+        copy.execute("SELECT count(*) FROM work").fetchone()
+        maps = Path("/proc/self/maps").read_text()
+    assert (str(file) in maps) is mapped
+
+
 def test_a_backup_says_what_is_in_it(instance: Instance) -> None:
     instance.add("the only request")
     entry = made(instance, asked_by="lucy", release_after="next")

@@ -159,6 +159,13 @@ def test_where_going_back_is_not_safe_the_service_stays_stopped(host: Host, name
     assert host.running() is None
 
 
+def test_what_was_left_stopped_starts_with_the_host_again_once_a_release_works(host: Host) -> None:
+    assert host.switch("unreviewed", "old").result["outcome"] == "stopped"
+    assert host.switch("new", "old").result["outcome"] == "upgraded"
+    host.reboot()
+    assert host.running() == host.releases["new"]
+
+
 def test_of_a_stop_only_what_could_not_be_done_is_said_to_be_undone(host: Host) -> None:
     (host.manager / "stays enabled").write_text("yes")
     ran = host.switch("unreviewed", "old")
