@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import kill_tree
@@ -20,9 +23,6 @@ from runbook import (
     unclaimed,
 )
 from target import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = """# Title
 
@@ -233,3 +233,45 @@ def test_every_runbook_has_the_anatomy() -> None:
     all_pages = pages()
     assert all_pages
     assert [problem for page in all_pages for problem in anatomy(page)] == []
+
+
+def test_of_a_controller_that_dies_what_runs_on_the_host_goes_on() -> None:
+    """A namespace of processes stands for the host: what is in it is no worker of the controller's."""
+    entered = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "sh",
+        "-c",
+        "echo on; exec sleep 60",
+    ]
+    controller = subprocess.Popen(
+        ["sh", "-c", '"$@" & wait', "sh", *entered], stdout=subprocess.PIPE, text=True
+    )
+    assert controller.stdout is not None
+    if controller.stdout.readline() != "on\n":
+        pytest.skip("nobody may make a namespace of processes here")
+    [worker] = _children(controller.pid)
+    [on_host] = _children(worker)
+    kill_tree(controller.pid)
+    controller.wait()
+    try:
+        wait_until(lambda: not _lives(worker), 20, "the worker is gone")
+        assert _lives(on_host)
+    finally:
+        os.kill(on_host, signal.SIGKILL)
+        controller.stdout.close()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _lives(pid: int) -> bool:
+    """Whether it is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from evidence import database, database_at_rest, good, receipts
 from runbook import BlockFailed
+from sandbox import CHECKOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,8 +150,16 @@ def test_the_timer_tells_of_a_repository_that_cannot_be_reached(fresh: Host, vau
 
 
 @pytest.mark.skipif(not os.environ.get("STANDFAST_FULL"), reason="the full tier does it")
-def test_a_backup_is_fetched_over_ssh(fresh: Host, controller: Controller) -> None:
-    """By a login that is not root, with a key; other scenarios reach their hosts without an SSH server."""
+def test_a_large_backup_is_fetched_over_ssh(fresh: Host, controller: Controller) -> None:
+    """1 GiB, by a login that is not root, with a key; other tests reach their hosts without SSH servers."""
+    fresh.as_user("lucy", "systemctl --user stop lucy-agent")
+    past = (CHECKOUT / "script/lib/history.py").read_text()
+    words = ["python3", "-I", "-", "/srv/lucy/state/agent.sqlite", "240000", "4000"]
+    fresh.as_user("lucy", words, stdin=past, timeout=300)
+    fresh.as_user("lucy", "systemctl --user start lucy-agent", timeout=90)
+    capped = controller.folder / "capped-playbook"
+    capped.write_text(f'#!/bin/sh\nulimit -v {400 * 1024} && exec ansible-playbook "$@"\n')
+    capped.chmod(0o700)
     key = controller.folder / "login"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     fresh.run(
@@ -172,10 +181,12 @@ def test_a_backup_is_fetched_over_ssh(fresh: Host, controller: Controller) -> No
         "ansible_ssh_common_args": shlex.join([*options, "-o", "IdentitiesOnly=yes"]),
     }
     controller.write_inventory("ssh", {"fresh": by_ssh}, {"backup_offhost": "fetch"})
-    good(controller.playbook("backup", inventory="ssh"))
+    good(controller.playbook("backup", inventory="ssh", binary=str(capped), timeout=900))
     entry = fresh.cli("backup", "list")["backups"][0]
     fetched = controller.folder / "backups/fresh/lucy-agent" / entry["name"]
-    assert hashlib.sha256((fetched / "snapshot.sqlite").read_bytes()).hexdigest() == entry["sha256"]
+    assert (fetched / "snapshot.sqlite").stat().st_size >= 1 << 30
+    with (fetched / "snapshot.sqlite").open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in (fetched, *fetched.iterdir()) if path.is_dir()} == {
         0o700
     }
