@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from buying import Buying
-from support import COMPONENTS, Instance
+from support import COMPONENTS, HandClock, Instance
 
 from standfast.cli import main as cli
 from standfast.operations.upgrade import facts
@@ -160,6 +160,60 @@ def test_orders_are_explained_by_their_own_history(tmp_path: Path) -> None:
             "orders DRAFT: -1, of which rows written since explain +0",
             "orders REVOKED: +1, of which rows written since explain +0",
         ]
+
+
+def works(instance: Instance) -> tuple[str, str]:
+    """Something is done by a new start of the service; the release that did it, and the work."""
+    work = instance.add("again").work
+    assert work is not None
+    with instance.service() as service:
+        while service.one_pass():
+            pass
+    [(release,)] = instance.rows(
+        "SELECT release FROM runs JOIN work ON work.run = runs.id WHERE work.id = ?", work
+    )
+    return str(release), work
+
+
+def another_clock(instance: Instance, seconds: float) -> Instance:
+    """As new processes see it once the wall clock was set; within one, time never goes back."""
+    return Instance(instance.layout, HandClock(instance.clock.now() + seconds))
+
+
+@pytest.mark.parametrize("set_by", [-86400.0, 0.0, 86400.0], ids=["back", "not", "forward"])
+def test_who_began_to_serve_since_is_known_whatever_the_clock_was_set_to(
+    instance: Instance, set_by: float
+) -> None:
+    """The clock is set between the marks and what comes then."""
+    release, _ = works(instance)
+    instance.clock.pass_time(1)
+    marks = facts.take(instance.layout, instance.clock.now()).marks
+    instance = another_clock(instance, set_by)
+    assert not facts.was_started(instance.layout, marks, release)
+    assert facts.first_finished(instance.layout, marks, release) is None
+    _, work = works(instance)
+    assert facts.was_started(instance.layout, marks, release)
+    [(finished_at,)] = instance.rows("SELECT finished_at FROM work WHERE id = ?", work)
+    assert facts.first_finished(instance.layout, marks, release) == finished_at
+    assert not facts.was_started(instance.layout, marks, "another")
+    assert facts.first_finished(instance.layout, marks, "another") is None
+
+
+def test_a_start_that_the_clock_has_put_into_the_future_is_no_new_one(instance: Instance) -> None:
+    release, _ = works(another_clock(instance, 86400))
+    marks = facts.take(instance.layout, instance.clock.now()).marks
+    assert not facts.was_started(instance.layout, marks, release)
+    assert facts.first_finished(instance.layout, marks, release) is None
+
+
+def test_marks_of_an_older_release_go_by_the_clock(instance: Instance) -> None:
+    release, _ = works(instance)
+    instance.clock.pass_time(1)
+    written = facts.take(instance.layout, instance.clock.now()).marks.model_dump(exclude={"runs"})
+    marks = facts.Marks.model_validate(written)
+    assert not facts.was_started(instance.layout, marks, release)
+    works(instance)
+    assert facts.was_started(instance.layout, marks, release)
 
 
 def plan(rows: list[tuple[object, ...]]) -> str:

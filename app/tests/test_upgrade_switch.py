@@ -97,6 +97,13 @@ def test_the_target_works_and_every_difference_is_explained(host: Host) -> None:
     assert steps == ["facts", "stop", "backup", "migrate", "unit", "start", "canary", "compare", "done"]
 
 
+def test_after_a_clock_that_was_set_back_the_silence_is_not_known(host: Host) -> None:
+    """And what a receipt could not hold is not told."""
+    host.instance.rows("UPDATE work SET finished_at = finished_at + 86400")
+    ran = host.switch("patch", "old")
+    assert (ran.code, ran.result["outcome"], ran.result["silence_seconds"]) == (0, "upgraded", None)
+
+
 def test_the_same_again_changes_nothing_and_says_what_was(host: Host) -> None:
     first = host.switch("new", "old").result
     pid, calls, backups = host.pid(), len(host.calls()), sorted(host.layout.backups.iterdir())

@@ -81,6 +81,8 @@ class Marks(BaseModel):
     """The time of the latest stock event."""
     last_finished: float | None
     """When work was finished last."""
+    runs: Counts | None = None
+    """Release -> starts of the service on record, which no clock moves; None in marks of an older release."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ def _marks(
         stock_events=events,
         stock_at=latest,
         last_finished=None if done is None else done.finished_at,
+        runs=dict(connection.execute("SELECT release, count(*) FROM runs GROUP BY release")),
     )
 
 
@@ -390,13 +393,18 @@ def _shortened(told: list[str], what: str) -> list[str]:
 
 
 def first_finished(layout: Layout, marks: Marks, release: str) -> float | None:
-    """When a process of `release` that started since finished its first work; None when none did."""
+    """When a process of `release` finished its first work since the marks; None when none did.
+
+    Only work that was open then, or came later: whoever was at work before had been stopped.
+    """
+    was_open = [number for numbers in marks.open_work.values() for number in numbers]
     with closing(open_readonly(layout.database)) as connection:
         row = connection.execute(
             "SELECT min(work.finished_at) FROM reports CROSS JOIN work ON work.id = reports.work"
-            " WHERE reports.seq > ? AND work.status = 'DONE' AND work.run IN"
-            " (SELECT id FROM runs WHERE release = ? AND started_at >= ?)",
-            (marks.reports, release, marks.at),
+            " WHERE reports.seq > ? AND work.status = 'DONE'"
+            " AND (work.seq > ? OR work.seq IN (SELECT value FROM json_each(?)))"
+            " AND work.run IN (SELECT id FROM runs WHERE release = ?)",
+            (marks.reports, marks.work, json.dumps(was_open), release),
         ).fetchone()
     return None if row[0] is None else float(row[0])
 
@@ -404,7 +412,10 @@ def first_finished(layout: Layout, marks: Marks, release: str) -> float | None:
 def was_started(layout: Layout, marks: Marks, release: str) -> bool:
     """Whether a process of `release` has begun to serve this store since."""
     with closing(open_readonly(layout.database)) as connection:
-        row = connection.execute(
-            "SELECT 1 FROM runs WHERE release = ? AND started_at >= ?", (release, marks.at)
-        ).fetchone()
-    return row is not None
+        starts = [
+            float(at)
+            for (at,) in connection.execute("SELECT started_at FROM runs WHERE release = ?", (release,))
+        ]
+    if marks.runs is None:  # written by an older release: all that there is to go by is the clock
+        return any(at >= marks.at for at in starts)
+    return len(starts) > marks.runs.get(release, 0)

@@ -10,6 +10,7 @@ anything, and no database is restored by itself: the service stays stopped, does
 import hashlib
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from standfast.errors import StandfastError
 from standfast.operations.upgrade import facts, reserve
@@ -18,6 +19,9 @@ from standfast.operations.upgrade.journal import Step
 from standfast.operations.upgrade.result import Outcome, Switch
 from standfast.operations.upgrade.switching import StepFailed, Switching, reason_of, schema_now
 from standfast.store import triggers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,9 @@ def _enter(switch: Switching, step: Step) -> None:
 
 def _stay_stopped(switch: Switching, because: str, *, for_good: bool = True) -> Switch:
     """Stopped, and so at the next boot too; what cannot be done of that is said, each by itself."""
-    acts = [("the service could not be shown to be stopped", switch.stopped)]
+    acts: list[tuple[str, Callable[[], None]]] = [
+        ("the service could not be shown to be stopped", switch.stopped)
+    ]
     if for_good:
         acts.append(("it starts with the host still", lambda: switch.manager.enable(on=False)))
         if switch.files is not None:

@@ -288,7 +288,8 @@ class Switching:
             first = facts.first_finished(self.layout, before.marks, side.id)
             asked = self.journal.stop_asked_at
             if first is not None and asked is not None:
-                self.silence = round(first - max(asked, before.marks.last_finished or asked), 3)
+                silence = round(first - max(asked, before.marks.last_finished or asked), 3)
+                self.silence = silence if silence >= 0 else None  # a clock was set back: it is not known
             if self.comparison.unexplained:
                 raise StandfastError(
                     f"business facts differ without an explanation: {'; '.join(self.comparison.unexplained)}"
