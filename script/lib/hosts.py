@@ -324,6 +324,7 @@ def _reset(group: Group, options: argparse.Namespace) -> None:
 
 
 def _create(group: Group, _: argparse.Namespace) -> None:
+    group.remove()  # what a run that was killed has left
     group.boot(*(HostSpec.of_platform(platform) for platform in json.load(sys.stdin)))
 
 
