@@ -778,19 +778,22 @@ def test_no_release_under_the_floor_is_put_over_a_state(
     assert outcome(request, "floor") == verdict
 
 
+JOURNALED = ("operation", "run_id", "step", "outcome", "to", "from")
+
+
 @pytest.mark.parametrize(
     ("journal", "told"),
     [
         (None, None),
-        ("garbage", {"step": None, "outcome": None, "to": None, "from": None}),
-        ("[1]", {"step": None, "outcome": None, "to": None, "from": None}),
+        ("garbage", dict.fromkeys(JOURNALED)),
+        ("[1]", dict.fromkeys(JOURNALED)),
         (
             '{"step": "migrate", "outcome": null, "from": "a", "to": "b", "backup": "x", "run_id": "y"}',
-            {"step": "migrate", "outcome": None, "from": "a", "to": "b"},
+            {"operation": None, "run_id": "y", "step": "migrate", "outcome": None, "from": "a", "to": "b"},
         ),
         (
             json.dumps({"step": 7, "outcome": "upgraded", "from": "x" * 101, "to": ["b"]}),
-            {"step": None, "outcome": "upgraded", "from": None, "to": None},
+            dict.fromkeys(JOURNALED) | {"outcome": "upgraded"},
         ),
     ],
 )
@@ -810,7 +813,7 @@ def test_what_an_upgrade_left_is_told_and_comes_first(
     def told(purpose: str, outcome: str | None, active: str = "inactive") -> list[str]:
         checks = hostcheck.Checks()
         journal = {"step": "start", "outcome": outcome, "from": "a", "to": "b"}
-        found = {"upgrade": journal, "service": {"active_state": active}}
+        found = {"upgrade": journal, "service": {"active_state": active}, "untold": None}
         hostcheck.check_upgrade(checks, request_for | {"purpose": purpose}, found)
         assert all("a -> b" in row["observed"] for row in checks.rows)
         return [row["outcome"] for row in checks.rows]
@@ -826,7 +829,8 @@ def test_what_an_upgrade_left_is_told_and_comes_first(
     assert told("status", "stopped", "active") == []
     assert told("install", "upgraded") == []
     checks = hostcheck.Checks()
-    hostcheck.check_upgrade(checks, request_for | {"purpose": "install"}, {"upgrade": None, "service": None})
+    nothing = {"upgrade": None, "service": None, "untold": None}
+    hostcheck.check_upgrade(checks, request_for | {"purpose": "install"}, nothing)
     assert checks.rows == []
 
 
@@ -838,6 +842,59 @@ def test_both_releases_of_an_unfinished_upgrade_are_kept(request_for: dict[str, 
         journal = {"step": "start", "outcome": outcome, "from": "a", "to": "b"}
         (root / "state/upgrade.json").write_text(json.dumps(journal))
         assert ask("survey", request)[1]["prunable"] == prunable
+
+
+def configured(
+    request: dict[str, Any], outcome: str | None = "configured", operation: str = "configure"
+) -> None:
+    """The journal of a change that the run `1-a` made."""
+    journal = {
+        "operation": operation,
+        "run_id": "1-a",
+        "step": "done",
+        "outcome": outcome,
+        "from": "a",
+        "to": "a",
+    }
+    (Path(request["root"]) / "state/upgrade.json").write_text(json.dumps(journal))
+
+
+def test_a_change_of_the_configuration_is_untold_until_a_receipt_or_a_proof(
+    request_for: dict[str, Any],
+) -> None:
+    root, request = seal(request_for, "a"), request_for | {"release": "a"}
+    for folder in ("state", "receipts"):
+        (root / folder).mkdir()
+
+    def untold() -> object:
+        return ask("survey", request)[1]["untold"]
+
+    assert untold() is None
+    for outcome, operation in (("resumed", "configure"), (None, "configure"), ("upgraded", "upgrade")):
+        configured(request, outcome, operation)
+        assert untold() is None
+    configured(request)
+    assert untold() == "1-a"
+    row = rows(ask("preflight", request)[1])["upgrade"]
+    assert (row["outcome"], "run 1-a changed the configuration" in row["observed"]) == ("attention", True)
+
+    def receipt(number: int, run: object, **told: Any) -> None:
+        found = {"operation": "configure", "run_id": run, "verdict": "done"} | told
+        (root / f"receipts/{number:06}-configure.json").write_text(json.dumps(found))
+
+    receipt(1, "another")
+    assert untold() == "1-a"
+    receipt(2, "by-hand", checks=[{"name": "run", "observed": "by hand; in the journal: 1-a"}])
+    assert untold() is None
+    receipt(3, "1-a")
+    assert untold() is None
+    receipt(4, "refused-since", verdict="refused")
+    assert untold() == "1-a"
+    receipt(5, ["1-a"], checks=[{"name": "run", "observed": ""}])
+    assert untold() == "1-a", "it may hold anything"
+    assert ask("proof", request)[0] == 0
+    assert untold() is None
+    assert "upgrade" not in rows(ask("preflight", request)[1])
 
 
 def unit_row(hostcheck: ModuleType, request: dict[str, Any], path: Path, **found: Any) -> dict[str, str]:
@@ -979,6 +1036,7 @@ def installed(request: dict[str, Any], **changes: Any) -> dict[str, Any]:
     found = {
         "current": release,
         "proven": release,
+        "untold": None,
         "user": {"name": "lucy"},
         "receipts": {"last": {"verdict": "done", "release_after": release}, "pending": 0},
         "unit": {"sha256": "ab", "modified_at": 50.0, "release": release, "is_wanted": True},
@@ -1016,6 +1074,7 @@ def installed(request: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ),
         ({"receipts": {"last": {"verdict": "done", "release_after": "older"}}}, ["last receipt"]),
         ({"current": None, "proven": None}, ["current", "no run"]),
+        ({"untold": "1-a"}, ["never told"]),
     ],
 )
 def test_what_is_not_on_record_is_proven_anew(

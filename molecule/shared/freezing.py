@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evidence import freed
 from hosts import wait_booted
 from sandbox import podman
+from target import wait_until
 
 if TYPE_CHECKING:
     from target import Controller, Host, Play
@@ -129,6 +130,15 @@ def lose_host(frozen: Frozen) -> None:
     wait_booted(frozen.host.container)
 
 
+def lose_controller(frozen: Frozen) -> None:
+    """The controller is gone; on the host the switch goes on to its end, and the lock is left."""
+    frozen.kill.set()
+    assert frozen.play.result().killed
+    frozen.go_on("CONT")
+    wait_until(lambda: frozen.journal()["outcome"] is not None, 120, "the switch came to its end by itself")
+    assert freed(frozen.host)
+
+
 def lose_at_task(
     controller: Controller,
     playbook: str,
@@ -149,6 +159,7 @@ def lose_at_task(
 def points(play: Play) -> list[tuple[int, str]]:
     """The tasks of a whole run, by number and name, at which others lose their controller.
 
-    STANDFAST_STRIDE=7 takes every seventh only.
+    STANDFAST_STRIDE=7 takes every seventh only, STANDFAST_FIRST=20 none before the twentieth.
     """
-    return list(enumerate(play.tasks, 1))[:: int(os.environ.get("STANDFAST_STRIDE", "1"))]
+    first, stride = (int(os.environ.get(f"STANDFAST_{name}", "1")) for name in ("FIRST", "STRIDE"))
+    return list(enumerate(play.tasks, 1))[first - 1 :: stride]

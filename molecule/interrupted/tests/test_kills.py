@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import adds, stage, upgraded_once, works
-from evidence import freed, good, receipts, running
-from freezing import SHORT, lose_at_task, lose_host, lose_process
-from target import wait_until
+from evidence import good, receipts, running
+from freezing import SHORT, lose_at_task, lose_controller, lose_host, lose_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,15 +48,6 @@ def host(
         stage(controller, archive, [found.name])
     controller.write_inventory(found.name, {found.name: {}}, {"release_archive": str(archive)})
     return found
-
-
-def lose_controller(frozen: Frozen) -> None:
-    """The controller is gone; on the host the switch goes on to its end, and the lock is left."""
-    frozen.kill.set()
-    assert frozen.play.result().killed
-    frozen.go_on("CONT")
-    wait_until(lambda: frozen.journal()["outcome"] is not None, 120, "the switch came to its end by itself")
-    assert freed(frozen.host)
 
 
 LOSE: dict[str, Callable[[Frozen], None]] = {

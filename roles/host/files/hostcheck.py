@@ -437,14 +437,14 @@ def has_moved(receipt: Json) -> bool:
 
 
 def upgrade_below(root: str) -> Json | None:
-    """{step, outcome, to, from} of the journal of the last upgrade or rollback, or None without one.
+    """{operation, run_id, step, outcome, to, from} of the journal of the last switch, or None without one.
 
     The service user owns that file, too: what is not a short text counts as nothing.
     """
     journal = read_json(f"{root}/state/upgrade.json")
     if journal is None:
         return None
-    told = {name: journal.get(name) for name in ("step", "outcome", "to", "from")}
+    told = {name: journal.get(name) for name in ("operation", "run_id", "step", "outcome", "to", "from")}
     return {
         name: value if isinstance(value, str) and len(value) <= 100 else None for name, value in told.items()
     }
@@ -469,10 +469,12 @@ def record_path(request: Json) -> str:
 
 
 def read_record(request: Json) -> Json:
-    """{units, jobs: digests of texts that were placed, proof: {release, previous, unit_sha256, env_at},
-    history: [{release, version, floor, at, verdict: good|bad, why}] oldest first, floor: {version, release}}.
+    """{units, jobs: digests of texts that were placed, proof: {release, previous, unit_sha256, env_at,
+    switch}, history: [{release, version, floor, at, verdict: good|bad, why}] oldest first, floor: {version,
+    release}}.
 
-    `floor` is the highest rollback floor of any release that was ever shown to work, or None.
+    `switch` is the run in the journal of the last switch before the proof. `floor` is the highest rollback
+    floor of any release that was ever shown to work, or None.
     """
     record = read_json(record_path(request)) or {}
     return {
@@ -534,6 +536,7 @@ def prove(request: Json) -> tuple[Json, int]:
         "previous": previous_good(record, release),
         "unit_sha256": found["unit"]["sha256"],
         "env_at": env_at(found, request),
+        "switch": (found["upgrade"] or {}).get("run_id"),
     }
     # A switch puts the unit in place by itself, as the service user.
     unit = found["unit"]["sha256"]
@@ -742,6 +745,7 @@ def survey(request: Json) -> Json:
         found["proven"] = None
     found["previous_good"] = previous_good(found["record"], current)
     found["prunable"] = prunable(found, request)
+    found["untold"] = untold(found)
     found["unproven"] = unproven(found, request)
     found["start"] = start_plan(found, request)
     found["removal"] = removal_plan(found, request)
@@ -760,8 +764,25 @@ def unproven(found: Json, request: Json) -> list[str]:
         "no run has shown it to work with this unit and agent.env": found["proven"] != release,
         "the last receipt does not say that it was installed": last.get("verdict") != "done"
         or last.get("release_after") != release,
+        "a change of the configuration was shown to work and never told": found["untold"] is not None,
     }
     return [reason for reason, holds in reasons.items() if holds]
+
+
+def untold(found: Json) -> str | None:
+    """The run that changed the configuration, saw it work and died before it could say so; None without one.
+
+    Nothing of the files tells: the same configuration again changes nothing. A receipt of that run, or one
+    that was typed on the host and names it, has told it; so has any proof since.
+    """
+    journal = found["upgrade"] or {}
+    if (journal.get("operation"), journal.get("outcome")) != ("configure", "configured"):
+        return None
+    run: str | None = journal["run_id"]
+    receipt = found["receipts"]["newest"].get("configure") or {}
+    typed = str(receipt.get("seen", {}).get("run")).endswith(f"in the journal: {run}")
+    told = typed or run in (found["record"]["proof"].get("switch"), receipt.get("run_id"))
+    return None if told else run
 
 
 def start_plan(found: Json, request: Json) -> Json:
@@ -1364,6 +1385,13 @@ def check_upgrade(checks: Checks, request: Json, found: Json) -> None:
     elif journal.get("outcome") == "stopped" and (found["service"] or {}).get("active_state") in STOPPED:
         checks.add(
             "upgrade", "attention", f"{way} ended with the service stopped, and it stays stopped", page
+        )
+    elif found["untold"] is not None:
+        checks.add(
+            "upgrade",
+            "attention",
+            f"run {found['untold']} changed the configuration, saw it work and died before it said so",
+            "the next run of playbooks/configure.yml with the same configuration proves and tells it",
         )
 
 

@@ -157,8 +157,7 @@ def configure(
             if wanted.pairs is None and wanted.shop is None:
                 raise BadInput("name what is to change: --env - with pairs on stdin, --shop FILE, or both")
             if not files.differs():
-                begun = foreseen(_begun(layout, asked, text), text)
-                return begun.model_copy(update={"changed": False, "check": check})
+                return _unchanged(layout, asked, opening.last, text, check=check)
             wanted.refuse_unusable(layout, agreed)
             _refuse_not_running(layout, opening.manager, text)
             found = _begun(layout, asked, text)
@@ -184,6 +183,13 @@ def _refuse_not_running(layout: Layout, manager: Manager, text: str) -> None:
             observed=f"{manager.unit} is {state.told()}",
             remedy="run the command of the release that the unit names; start the service first",
         )
+
+
+def _unchanged(layout: Layout, asked: Asked, last: Journal | None, text: str, *, check: bool) -> Switch:
+    """It is in place already; what an earlier change had to say is said again, for it may be untold."""
+    said = last.result if last is not None and last.outcome == "configured" else None
+    said = said or foreseen(_begun(layout, asked, text), text)
+    return said.model_copy(update={"changed": False, "check": check, "main_pid": None})
 
 
 def _begun(layout: Layout, asked: Asked, text: str) -> Journal:
