@@ -6,7 +6,8 @@ codes, never more; the reason of a refusal is in the decision and in the journal
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -150,31 +151,38 @@ class Dispatcher:
     def _decide(self, tool: Tool, arguments: BaseModel, call: ToolCall) -> Decision:
         try:
             if self._before_write is not None:
-                self._before_write(tool, arguments)
-        except StoreBusy:
-            raise
-        except StandfastError as refusal:
-            log.warning("gate refused: call=%s tool=%s reason=%r", call.id, tool.name, str(refusal))
-            return Decision(call.id, tool.name, allowed=False, sentence=str(refusal))
-        except Exception as error:
-            log.exception("gate failed: call=%s tool=%s", call.id, tool.name)
-            return Decision(
-                call.id, tool.name, allowed=False, sentence=f"gate failed: {type(error).__name__}"
-            )
+                with _journaled("gate", call):
+                    self._before_write(tool, arguments)
+        except _Failed as failed:
+            return Decision(call.id, tool.name, allowed=False, sentence=str(failed))
         return Decision(call.id, tool.name, allowed=True, sentence="")
 
     def _handle(self, tool: Tool, arguments: BaseModel, call: ToolCall, decision: Decision | None) -> Outcome:
         try:
-            result = tool.handler(arguments, call)
-            taken = size(result)
-        except StoreBusy:
-            raise
-        except StandfastError as refusal:
-            log.warning("tool failed: call=%s tool=%s reason=%r", call.id, tool.name, str(refusal))
-            return failure("tool_failed", decision)
-        except Exception:
-            log.exception("tool failed: call=%s tool=%s", call.id, tool.name)
+            with _journaled("tool", call):
+                result = tool.handler(arguments, call)
+                taken = size(result)
+        except _Failed:
             return failure("tool_failed", decision)
         if taken > self._result_bytes:
             return failure("limit", decision)
         return Outcome(ok=True, result=result, decision=decision)
+
+
+class _Failed(Exception):
+    """A gate or a handler raised; in words."""
+
+
+@contextmanager
+def _journaled(what: str, call: ToolCall) -> Iterator[None]:
+    """Write to the journal what the block raises, and raise _Failed in its place; StoreBusy passes."""
+    try:
+        yield
+    except StoreBusy:
+        raise
+    except StandfastError as refusal:
+        log.warning("%s refused: call=%s tool=%s reason=%r", what, call.id, call.name, str(refusal))
+        raise _Failed(str(refusal)) from refusal
+    except Exception as error:
+        log.exception("%s failed: call=%s tool=%s", what, call.id, call.name)
+        raise _Failed(f"{what} failed: {type(error).__name__}") from error
