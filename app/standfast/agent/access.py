@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
+from standfast.address import host_of, is_plain
 from standfast.errors import ConfigurationInvalid
 
 MODEL = "STANDFAST_MODEL"
@@ -52,7 +52,7 @@ class LiveAccess:
         _all_set(model, url, key)
         if not _NAME.fullmatch(model):
             raise ConfigurationInvalid(f"{MODEL}: 1 to 128 letters, digits and . _ : / @ -")
-        if not key.isascii() or not key.isprintable() or " " in key:
+        if not is_plain(key):
             raise ConfigurationInvalid(f"{KEY}: printable ASCII without spaces")
         _check_url(url, has_key=key != NO_KEY)
         if importlib.util.find_spec("openai") is None:
@@ -75,23 +75,11 @@ def _all_set(model: str, url: str, key: str) -> None:
 
 
 def _check_url(url: str, *, has_key: bool) -> None:
-    host = _host(url)
+    host = host_of(url)
     if host is None:
         raise ConfigurationInvalid(f"{URL}: http:// or https://, a host, no user, query or fragment")
     if has_key and not url.startswith("https://") and not _is_loopback(host):
         raise ConfigurationInvalid(f"{URL}: over http:// the key would cross the network in the clear")
-
-
-def _host(url: str) -> str | None:
-    if not url.isascii() or not url.isprintable() or " " in url:
-        return None
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return None
-    plain = not (parts.query or parts.fragment or "@" in parts.netloc)
-    return parts.hostname if plain and parts.scheme in {"http", "https"} else None
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
-from urllib.parse import urlsplit
 
+from standfast.address import host_of, is_plain
 from standfast.errors import ConfigurationInvalid, Refused, StandfastError
 from standfast.orders.era import current_epoch
 
@@ -38,23 +38,11 @@ class SupplierAccess:
         for name, value, other in ((URL, url, TOKEN), (TOKEN, token, URL)):
             if not value:
                 raise ConfigurationInvalid(f"{name}: must be set when {other} is")
-        if not _usable(url):
+        if host_of(url) is None:
             raise ConfigurationInvalid(f"{URL}: http:// or https://, a host, no user, query or fragment")
-        if not token.isascii() or not token.isprintable() or " " in token:
+        if not is_plain(token):
             raise ConfigurationInvalid(f"{TOKEN}: printable ASCII without spaces")
         return cls(url.rstrip("/"), token)
-
-
-def _usable(url: str) -> bool:
-    if not url.isascii() or not url.isprintable() or " " in url:
-        return False
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return False
-    plain = not (parts.query or parts.fragment or "@" in parts.netloc)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and plain
 
 
 @dataclass(frozen=True, slots=True)

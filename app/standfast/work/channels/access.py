@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
+from standfast.address import host_of
 from standfast.errors import ConfigurationInvalid
 
 TELEGRAM_TOKEN = "STANDFAST_TELEGRAM_TOKEN"  # noqa: S105 - the variable's name
@@ -45,7 +45,7 @@ class TelegramAccess:
         if not _CHAT.fullmatch(chat):
             raise ConfigurationInvalid(f"{TELEGRAM_CHAT}: a chat's number, such as 123456789")
         url = environment.get(TELEGRAM_URL) or TELEGRAM_DEFAULT_URL
-        if not _usable(url, query=False):
+        if host_of(url) is None:
             raise ConfigurationInvalid(f"{TELEGRAM_URL}: http:// or https://, a host, no user or query")
         return cls(token=token, chat=int(chat), url=url.rstrip("/"))
 
@@ -65,7 +65,7 @@ class WebhookAccess:
     def from_environment(cls, environment: Mapping[str, str], *, idempotent: bool) -> Self:
         """Raises ConfigurationInvalid, which names a variable and never its value."""
         url = _required(environment, WEBHOOK_URL, "webhook")
-        if not _usable(url, query=True):
+        if host_of(url, query=True) is None:
             raise ConfigurationInvalid(f"{WEBHOOK_URL}: http:// or https://, a host, no user or fragment")
         return cls(url=url, secret=environment.get(WEBHOOK_SECRET, ""), idempotent=idempotent)
 
@@ -87,15 +87,3 @@ def _required(environment: Mapping[str, str], name: str, kind: str) -> str:
     if not value:
         raise ConfigurationInvalid(f"{name}: must be set while the channel is {kind}")
     return value
-
-
-def _usable(url: str, *, query: bool) -> bool:
-    if not url.isascii() or not url.isprintable() or " " in url:
-        return False
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return False
-    plain = not (parts.fragment or "@" in parts.netloc or (parts.query and not query))
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and plain
