@@ -43,6 +43,11 @@ class Refused(StandfastError):
         self.observed = observed
         self.remedy = remedy
 
+    @property
+    def seen(self) -> str:
+        """What was observed, in one line."""
+        return self.observed if isinstance(self.observed, str) else "; ".join(self.observed)
+
 
 class ConfigurationInvalid(StandfastError):
     """Configuration that no restart can cure; the message names the field, never a secret value."""

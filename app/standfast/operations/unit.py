@@ -7,6 +7,8 @@ systemd's escaping.
 """
 
 import difflib
+import os
+import pwd
 import re
 import sys
 from dataclasses import dataclass
@@ -122,6 +124,11 @@ def render(facts: UnitFacts) -> str:
         state=facts.layout.state,
         hardening=HARDENING.format(writes=facts.layout.state),
     )
+
+
+def user_units() -> Path:
+    """Where the units of the user that runs this are; its home is the account's, whatever HOME says."""
+    return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".config/systemd/user"
 
 
 def describe(layout: Layout, instance: str | None) -> UnitText:

@@ -6,7 +6,6 @@ Credentials are copied to an encrypted destination only, and their digest is nev
 import errno
 import hashlib
 import os
-import pwd
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from standfast.operations.backup.encryption import is_encrypted
 from standfast.operations.backup.folders import FILE_MODE, FOLDER_MODE
 from standfast.operations.backup.limits import Guard
 from standfast.operations.backup.manifest import Companion
+from standfast.operations.unit import user_units
 
 KINDS = ("env", "skills", "reports", "receipts", "units")
 """What can be asked for. The shop's file, `shop.toml`, is always copied: no business goes on without it."""
@@ -151,7 +151,7 @@ def _skills(snapshot: sqlite3.Connection) -> Iterator[_Source]:
 
 
 def _units(layout: Layout) -> Iterator[_Source]:
-    folder = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".config/systemd/user"
+    folder = user_units()
     instance = layout.instance().instance
     for kind in ("service", "timer"):
         for unit in (instance, f"{instance}-backup", f"{instance}-rehearse"):

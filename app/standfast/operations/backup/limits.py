@@ -1,6 +1,6 @@
 """What bounds a backup: a deadline, the growth of the write-ahead log, free space, and whoever cancels it."""
 
-import os
+import shutil
 import signal
 import threading
 import time
@@ -98,8 +98,7 @@ class Guard:
 
 def refuse_little_space(folder: Path, wanted: int) -> None:
     """Raise Refused `backup_no_space` unless `wanted` bytes are free at `folder` for this user."""
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    free = shutil.disk_usage(folder).free
     if free < wanted:
         raise Refused(
             "backup_no_space",

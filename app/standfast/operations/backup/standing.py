@@ -1,8 +1,6 @@
 """How the backups of an instance stand, for health: cheap to ask, opens no snapshot, changes nothing."""
 
 import json
-import os
-import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from standfast.operations.backup import folders
 from standfast.operations.backup.folders import FAILED, MAKING, REHEARSED, SEND_FAILED, seconds_of
 from standfast.operations.backup.listing import SKEW, BackupEntry, kept
 from standfast.operations.backup.manifest import read_private
+from standfast.operations.unit import user_units
 
 BACKUP_SECONDS = 36 * 3600
 """The newest backup is old after this: a nightly one was missed, and half a day has passed."""
@@ -98,8 +97,7 @@ def is_ahead(standing: Standing) -> bool:
 
 def timer_of(layout: Layout, job: str) -> Path:
     """Where the instance's user timer for a job would lie."""
-    home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
-    return home / ".config/systemd/user" / f"{layout.instance().instance}-{job}.timer"
+    return user_units() / f"{layout.instance().instance}-{job}.timer"
 
 
 def _timer_since(layout: Layout) -> float | None:

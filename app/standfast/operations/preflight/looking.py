@@ -179,6 +179,5 @@ def _refused(name: str, error: Exception) -> Check:
         told = f"there is no room on the disk: {told}"
         remedy = "make room (runbooks/service-down.md, `Act: disk full`), and look again"
     elif isinstance(error, Refused):
-        lines = [error.observed] if isinstance(error.observed, str) else list(error.observed)
-        told, remedy = ": ".join(line for line in (error.reason, "; ".join(lines)) if line), error.remedy
+        told, remedy = ": ".join(line for line in (error.reason, error.seen) if line), error.remedy
     return Check(name=name, outcome="refuse", observed=told, remedy=remedy)

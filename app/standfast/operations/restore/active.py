@@ -14,12 +14,13 @@ from standfast.authority import Operations, operations
 from standfast.durable import create_folder, sync_folder
 from standfast.errors import Refused
 from standfast.layout import Layout
+from standfast.operations.backup.folders import SIDECARS
+from standfast.operations.backup.snapshot import sidecars
 from standfast.operations.schema import COMPONENTS, understood
 from standfast.store import open_readonly, schema_versions
 from standfast.store.migrations import refuse_newer
 
 _DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
-SIDECARS = ("-wal", "-shm", "-journal")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def examine(layout: Layout, *, newer_aside: bool = False) -> Active:
     `store_foreign` (another application's database), `store_newer`, `store_older`, and StoreBusy.
     """
     path = layout.database
-    beside = [path.name + end for end in SIDECARS if os.path.lexists(path.with_name(path.name + end))]
+    beside = sidecars(path)
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -7,6 +7,7 @@ paused one. Nothing here resumes.
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -222,7 +223,7 @@ class _Restore:
         except StandfastError as error:
             damage = damage_in(error.__cause__)
             if isinstance(error, Refused) and error.code == "backup_damaged":
-                damage = "; ".join([error.observed] if isinstance(error.observed, str) else error.observed)
+                damage = error.seen
             if not damage:
                 raise
             raise _Damaged(damage) from error
@@ -409,8 +410,7 @@ def _refuse_little_space(asked: _Asked, active: Active) -> None:
     backups = layout.backups if layout.backups.is_dir() else layout.root
     if active.kind == "whole" and backups.stat().st_dev == layout.state.stat().st_dev:
         wanted += active.bytes
-    found = os.statvfs(layout.state)
-    free = found.f_bavail * found.f_frsize
+    free = shutil.disk_usage(layout.state).free
     if free < wanted:
         raise _too_little(f"{free} bytes are free at {layout.state}, {wanted} are wanted")
 

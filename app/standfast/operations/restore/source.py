@@ -6,7 +6,7 @@ from pathlib import Path
 
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout
-from standfast.operations.backup.folders import SNAPSHOT
+from standfast.operations.backup.folders import SIDECARS, SNAPSHOT
 from standfast.operations.backup.limits import Report
 from standfast.operations.backup.listing import named
 from standfast.operations.backup.manifest import BackupManifest, read_manifest
@@ -14,7 +14,6 @@ from standfast.operations.backup.verifying import verify
 from standfast.operations.schema import understood
 
 _FOREIGN = {"application": "source_foreign", "schema": "source_differs"}
-_SIDECARS = ("", "-wal", "-shm", "-journal")
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def _refuse_live(layout: Layout, folder: Path) -> None:
     """By device and inode: a path can lie, and opening the live file would cost SQLite its locks."""
     live = {
         (found.st_dev, found.st_ino)
-        for suffix in _SIDECARS
+        for suffix in ("", *SIDECARS)
         if (found := _stat(layout.database.with_name(layout.database.name + suffix))) is not None
     }
     snapshot = folder / SNAPSHOT

@@ -7,7 +7,6 @@ Nothing sleeps but bounded polls.
 
 import contextlib
 import os
-import pwd
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from standfast.durable import write_file
 from standfast.errors import StandfastError
+from standfast.operations.unit import MAX_UNIT, user_units
 
 CGROUPS = Path("/sys/fs/cgroup")
 POLL = 0.05
@@ -23,7 +23,6 @@ CALL = 20.0
 """Seconds for a call to the manager that does not wait for a job."""
 SETTLE = 10.0
 """Seconds for what must follow a stop by itself."""
-LONGEST_UNIT = 65_536
 
 _PROPERTIES = (
     "ActiveState",
@@ -79,9 +78,8 @@ class Manager:
 
     @classmethod
     def of(cls, instance: str) -> "Manager":
-        """For the user that runs this; its home is the account's, whatever the environment says."""
-        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
-        return cls(unit=f"{instance}.service", folder=home / ".config/systemd/user")
+        """For the user that runs this."""
+        return cls(unit=f"{instance}.service", folder=user_units())
 
     @property
     def path(self) -> Path:
@@ -92,7 +90,7 @@ class Manager:
         """The text of the unit that is in place; None when there is none."""
         try:
             with self.path.open("rb") as file:
-                return file.read(LONGEST_UNIT).decode("utf-8", "backslashreplace")
+                return file.read(MAX_UNIT).decode("utf-8", "backslashreplace")
         except FileNotFoundError:
             return None
 

@@ -5,6 +5,7 @@ write either when it is started again. So the way back, and the note that it end
 """
 
 import os
+import shutil
 from pathlib import Path
 
 from standfast.errors import Refused, no_space
@@ -55,9 +56,4 @@ def code_of(error: BaseException, asked: Layout | None = None) -> str | None:
         if no_space(cause) or str(getattr(cause, "code", "")).endswith(("no_space", FULL)):
             return FULL
         cause = cause.__cause__
-    return FULL if asked is not None and _full(asked.state) else None
-
-
-def _full(place: Path) -> bool:
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize < _NO_ROOM
+    return FULL if asked is not None and shutil.disk_usage(asked.state).free < _NO_ROOM else None
