@@ -20,15 +20,15 @@ class _Seen(Told, Protocol):
     def seen(self) -> Sequence[Check]: ...
 
 
-def kept_switch(
-    context: Context, operation: Operation, act: Callable[[], Switch], *, receipt: bool
-) -> Switch:
-    """The same of a change of code or configuration, which leaves a receipt where it fails, too."""
-    return act() if context.check or not receipt else with_switch_receipt(context.layout, operation, act)
-
-
 def kept[T: _Seen](context: Context, operation: str, act: Callable[[], T], *, receipt: bool) -> T:
     """Do it; with its receipt, unless the caller keeps one or only asks what would be done."""
     if context.check or not receipt:
         return act()
     return with_receipt(context.layout, operation, act, lambda found: found.seen())
+
+
+def kept_switch(
+    context: Context, operation: Operation, act: Callable[[], Switch], *, receipt: bool
+) -> Switch:
+    """The same of a change of code or configuration, which leaves a receipt where it fails, too."""
+    return act() if context.check or not receipt else with_switch_receipt(context.layout, operation, act)

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from standfast.cli.common import current, examples, group
-from standfast.cli.keeping import KeepsReceipt, kept_switch
-from standfast.cli.upgrade import CanaryTimeout, RunId, StartTimeout, StopTimeout, end, tell
+from standfast.cli.keeping import KeepsReceipt
+from standfast.cli.upgrade import CanaryTimeout, RunId, StartTimeout, StopTimeout, switched, tell
 from standfast.operations.upgrade.beginning import Asked, named
 from standfast.operations.upgrade.rolling_back import Force, roll_back
 from standfast.operations.upgrade.switching import Limits
@@ -43,12 +43,11 @@ def rollback(
     under the rollback floor. Exit 1: it did not work out, and the output says which release runs now.
     """
     context = current(ctx)
-    limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
-    kept_release, asked, force = named(to, "--to"), Asked.of(run_id, limits), Force.of(below_floor, reason)
-    done = kept_switch(
-        context,
+    asked = Asked.of(run_id, Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout))
+    kept_release, force = named(to, "--to"), Force.of(below_floor, reason)
+    switched(
+        ctx,
         "rollback",
         lambda: roll_back(context.layout, kept_release, asked, force=force, tell=tell, check=context.check),
         receipt=receipt,
     )
-    end(ctx, done, "rolled_back")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from standfast.operations.upgrade.abandoning import Abandoned, Word, abandon, is
 from standfast.operations.upgrade.beginning import Asked, named
 from standfast.operations.upgrade.configuring import Wanted, configure
 from standfast.operations.upgrade.journal import Journal, Nothing, read
-from standfast.operations.upgrade.result import Switch
+from standfast.operations.upgrade.result import GOOD, Operation, Switch
 from standfast.operations.upgrade.switching import Limits
 from standfast.operations.upgrade.upgrading import upgrade
 from standfast.serve.settings import agreed
@@ -54,16 +55,14 @@ def switch_(
     service stays stopped and which ways lead on. Exit 3: refused, and nothing was touched.
     """
     context = current(ctx)
-    limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
-    asked = Asked.of(run_id, limits)
+    asked = Asked.of(run_id, Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout))
     left = named(old, "--from")
-    done = kept_switch(
-        context,
+    switched(
+        ctx,
         "upgrade",
         lambda: upgrade(context.layout, left, asked, tell=tell, check=context.check),
         receipt=receipt,
     )
-    end(ctx, done, "upgraded")
 
 
 @app.command(
@@ -98,15 +97,13 @@ def configure_(
         raise BadInput("--env: only - is known: the pairs come on stdin, and are no argument that others see")
     pairs = None if env is None else sys.stdin.buffer.read(MAX_PAIRS + 1)
     wanted = Wanted.of(pairs=pairs, shop=None if shop is None else checked_path(shop, "--shop"), adopt=adopt)
-    limits = Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout)
-    asked = Asked.of(run_id, limits)
-    done = kept_switch(
-        context,
+    asked = Asked.of(run_id, Limits(stop=stop_timeout, start=start_timeout, canary=canary_timeout))
+    switched(
+        ctx,
         "configure",
         lambda: configure(context.layout, wanted, asked, agreed, tell=tell, check=context.check),
         receipt=receipt,
     )
-    end(ctx, done, "configured")
 
 
 @app.command(
@@ -165,10 +162,11 @@ def _render_abandoned(found: Abandoned) -> None:
         write(f"way on: {line}")
 
 
-def end(ctx: typer.Context, found: Switch, wanted: str) -> None:
-    """Print what became of a switch, and exit by it."""
-    emit(ctx, found, lambda: render(found))
-    if found.outcome != wanted:
+def switched(ctx: typer.Context, operation: Operation, act: Callable[[], Switch], *, receipt: bool) -> None:
+    """Do it, print what became of it, and exit by it."""
+    found = kept_switch(current(ctx), operation, act, receipt=receipt)
+    emit(ctx, found, lambda: _render(found))
+    if found.outcome != GOOD[operation]:
         raise typer.Exit(EXIT_UNEXPECTED)
 
 
@@ -178,7 +176,7 @@ def tell(step: str) -> None:
         note(step)
 
 
-def render(found: Switch) -> None:
+def _render(found: Switch) -> None:
     """A switch for a person."""
     done = "would be " if found.check else ""
     migrated = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in found.migrated.items())

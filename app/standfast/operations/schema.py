@@ -15,3 +15,12 @@ COMPONENTS: tuple[Component, ...] = (AUTHORITY, WORK, CHANNEL, ORDERS, USAGE, SH
 def understood() -> dict[str, int]:
     """The schema version of each component that this code understands, by component name."""
     return {component.name: component.version for component in COMPONENTS}
+
+
+def raised(before: dict[str, int], after: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """The components whose version differs: from, to."""
+    return {
+        name: (before.get(name, 0), version)
+        for name, version in after.items()
+        if before.get(name, 0) != version
+    }

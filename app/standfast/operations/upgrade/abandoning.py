@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from standfast.durable import write_file
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout
-from standfast.operations.schema import COMPONENTS
+from standfast.operations.schema import COMPONENTS, raised
 from standfast.operations.upgrade import facts, journal, reserve
-from standfast.operations.upgrade.beginning import installed, opened, raised, refuse_held
+from standfast.operations.upgrade.beginning import installed, opened, refuse_held
 from standfast.operations.upgrade.configuring import Files, Wanted
 from standfast.operations.upgrade.journal import Journal, Keeper
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_of

@@ -41,7 +41,7 @@ from standfast.authority import agrees, host_identity, operations, refuse_other_
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, checked_path
 from standfast.operations.opening import refuse_other_user
-from standfast.operations.schema import COMPONENTS, understood
+from standfast.operations.schema import COMPONENTS, raised, understood
 from standfast.operations.upgrade import reserve
 from standfast.operations.upgrade.falling_back import finish, go_back, was_started
 from standfast.operations.upgrade.journal import Journal, Keeper, Step, at_work, read
@@ -284,10 +284,18 @@ def foreseen(begun: Journal, text: str) -> Switch:
     )
 
 
-def raised(before: dict[str, int], after: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """The components whose version differs: from, to."""
-    return {
-        name: (before.get(name, 0), version)
-        for name, version in after.items()
-        if before.get(name, 0) != version
-    }
+def unchanged(
+    operation: Operation, asked: Asked, left: str, to: str, *, text: str, state: UnitState, check: bool
+) -> Switch:
+    """Release `to` runs already, under its own unit: there is nothing to do."""
+    return Switch(
+        changed=False,
+        check=check,
+        operation=operation,
+        outcome=GOOD[operation],
+        run_id=asked.run_id,
+        release_from=left,
+        release_to=to,
+        unit_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        main_pid=state.main_pid,
+    )

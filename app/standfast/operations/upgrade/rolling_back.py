@@ -3,7 +3,6 @@
 No database is restored, and none ever is by itself: `standfast restore` is another operation.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -23,6 +22,7 @@ from standfast.operations.upgrade.beginning import (
     resume,
     runs,
     schema_seen,
+    unchanged,
 )
 from standfast.operations.upgrade.journal import Journal
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_in
@@ -87,7 +87,7 @@ def roll_back(
         else:
             text = _text_of(layout, new)
             if runs(manager, state, to, text):
-                return _unchanged(asked, to, text, state, check=check)
+                return unchanged("rollback", asked, to, to, text=text, state=state, check=check)
             forced = _refuse_unfit(layout, to, force)
             found = _begun(layout, to, asked, manager=manager, state=state, forced=forced)
         if check:
@@ -168,18 +168,4 @@ def _begun(
         unit_before=present,
         schema_before=schema_seen(layout),
         forced=forced,
-    )
-
-
-def _unchanged(asked: Asked, to: str, text: str, state: UnitState, *, check: bool) -> Switch:
-    return Switch(
-        changed=False,
-        check=check,
-        operation="rollback",
-        outcome="rolled_back",
-        run_id=asked.run_id,
-        release_from=to,
-        release_to=to,
-        unit_sha256=hashlib.sha256(text.encode()).hexdigest(),
-        main_pid=state.main_pid,
     )

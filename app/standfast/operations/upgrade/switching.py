@@ -31,7 +31,7 @@ from standfast.layout import Layout
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.canary import Flight, withdraw
 from standfast.operations.initialise import initialise_instance
-from standfast.operations.schema import COMPONENTS, understood
+from standfast.operations.schema import COMPONENTS, raised, understood
 from standfast.operations.upgrade import facts, reserve
 from standfast.operations.upgrade.journal import Journal, Keeper, Step
 from standfast.operations.upgrade.manager import AT_REST, Manager, ManagerFailed, UnitState, release_of, until
@@ -221,13 +221,7 @@ class Switching:
     def _migrate(self) -> None:
         with closing(open_store(self.layout.database, COMPONENTS, around=_unchanged)):
             pass
-        before = self.journal.schema_before
-        raised = {
-            name: (before.get(name, 0), version)
-            for name, version in understood().items()
-            if before.get(name, 0) != version
-        }
-        self.keeper.note(migrated=raised)
+        self.keeper.note(migrated=raised(self.journal.schema_before, understood()))
         # What shop.toml adds, and the schedule: explained by their rows when the facts are compared.
         initialise_instance(self.layout, now=time.time())
 
@@ -318,8 +312,7 @@ def schema_now(layout: Layout) -> dict[str, int]:
 def reason_of(error: BaseException) -> str:
     """One sentence for the journal and the operator."""
     if isinstance(error, Refused):
-        seen = error.observed if isinstance(error.observed, str) else "; ".join(error.observed)
-        return f"{error.reason}{f' ({seen})' if seen else ''}"
+        return f"{error.reason}{f' ({error.seen})' if error.seen else ''}"
     if isinstance(error, StandfastError):
         seen = getattr(error, "observed", "")
         return f"{error}{f' ({seen})' if seen else ''}"

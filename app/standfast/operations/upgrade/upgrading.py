@@ -1,7 +1,5 @@
 """`upgrade switch`: the service goes over to the release that runs this, or comes back from trying."""
 
-import hashlib
-
 from standfast.errors import Refused
 from standfast.layout import Layout
 from standfast.operations.schema import understood
@@ -17,6 +15,7 @@ from standfast.operations.upgrade.beginning import (
     resume,
     runs,
     schema_seen,
+    unchanged,
 )
 from standfast.operations.upgrade.journal import Journal
 from standfast.operations.upgrade.manager import AT_REST, Manager, UnitState, release_in
@@ -104,14 +103,4 @@ def _unchanged(
     """It runs already; what an earlier run of the same upgrade had to say is said again."""
     if last is not None and last.result is not None and (last.release_to, last.outcome) == (own, "upgraded"):
         return last.result.model_copy(update={"changed": False, "check": check, "main_pid": state.main_pid})
-    return Switch(
-        changed=False,
-        check=check,
-        operation="upgrade",
-        outcome="upgraded",
-        run_id=asked.run_id,
-        release_from=old,
-        release_to=own,
-        unit_sha256=hashlib.sha256(text.encode()).hexdigest(),
-        main_pid=state.main_pid,
-    )
+    return unchanged("upgrade", asked, old, own, text=text, state=state, check=check)
