@@ -85,10 +85,6 @@ class TestThePlanItself:
         refused(paused, "operator_unknown", lambda: paused.recover_here(plan, operator=operator))
         refused(paused, "operator_unknown", lambda: paused.inspect_here("other.json", operator))
 
-    def test_another_epoch(self, paused: Day) -> None:
-        plan = paused.answered("epoch.json", authority="0" * 32)
-        refused(paused, "other_epoch", lambda: paused.recover_here(plan))
-
     @pytest.mark.parametrize("null", ["inventory", "deliveries"])
     def test_a_count_or_a_delivery_that_nobody_stated(self, paused: Day, null: str) -> None:
         plan = paused.answered(f"{null}.json")

@@ -22,9 +22,8 @@ from standfast.authority import StaleClaim
 from standfast.authority import marker as markers
 from standfast.authority.marker import Marker
 from standfast.errors import BadInput, Refused, StandfastError
-from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.folders import MANIFEST, SNAPSHOT, alone
-from standfast.operations.backup.manifest import BackupManifest, read_manifest
+from standfast.operations.backup.manifest import read_manifest
 from standfast.operations.backup.verifying import verify
 from standfast.operations.initialise import initialise_instance
 from standfast.operations.restore import copying, restoring
@@ -708,8 +707,3 @@ def test_a_backup_moves_to_another_host(shop: Day, tmp_path: Path) -> None:
     assert told.safety_backup is not None
     assert markers.read(other.layout.marker) == Marker(told.epoch or "", authority.host_identity())
     assert other.rows("SELECT count(*) FROM work") == [(2,)]
-
-
-def test_the_manifest_is_a_published_model(shop: Day) -> None:
-    assert isinstance(read_manifest(folder(shop)), BackupManifest)
-    assert create(shop.layout, Request.of(asked_by="x"), check=True).changed

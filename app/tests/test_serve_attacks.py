@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +73,21 @@ def told(instance: Instance, rule: str) -> str:
 # The supplier.
 
 
-def in_mid_send(shop: Instance, account: Supplier, run: Run) -> orders.Order:
-    """An approved order whose answer the supplier holds back for some seconds."""
-    order = drafts(shop)["vanilla"]
-    account.fault("delay", seconds=5)
-    assert run(shop, "order", "approve", order.digest, "--operator", "lucy")[0] == 0
-    eventually(lambda: status(shop, order) == "SENDING")
-    return order
+@contextmanager
+def in_mid_send(shop: Instance, account: Supplier, run: Run) -> Iterator[orders.Order]:
+    """A running service, and its approved order whose answer the supplier holds back for some seconds."""
+    with Process(shop, pausing=None, **account.taken_over_by(shop.epoch())).ready():
+        order = drafts(shop)["vanilla"]
+        account.fault("delay", seconds=5)
+        assert run(shop, "order", "approve", order.digest, "--operator", "lucy")[0] == 0
+        eventually(lambda: status(shop, order) == "SENDING")
+        yield order
 
 
 def test_work_canceled_in_mid_send_is_settled_as_soon_as_the_supplier_answers(
     shop: Instance, account: Supplier, run: Run
 ) -> None:
-    with Process(shop, pausing=None, **account.taken_over_by(shop.epoch())).ready():
-        order = in_mid_send(shop, account, run)
+    with in_mid_send(shop, account, run) as order:
         code, canceled = run(shop, "work", "cancel", str(order.work))
         assert (code, canceled["orders_sent"]) == (0, [order.id])
         shown = run(shop, "order", "show", order.id)[1]
@@ -119,8 +121,7 @@ def test_an_account_that_a_newer_epoch_took_gets_nothing_and_health_says_so(
 def test_an_account_that_is_taken_in_mid_send_refuses_once_and_health_says_why(
     shop: Instance, account: Supplier, run: Run
 ) -> None:
-    with Process(shop, pausing=None, **account.taken_over_by(shop.epoch())).ready():
-        order = in_mid_send(shop, account, run)
+    with in_mid_send(shop, account, run) as order:
         account.taken_over_by(epoch(9))
         eventually(lambda: status(shop, order) == "REJECTED")
         shown = run(shop, "order", "show", order.id)[1]["order"]

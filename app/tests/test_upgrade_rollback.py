@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from serving import PATIENCE
 from support import eventually
-from switching import CRASHING, Host, ended, make, migrating
+from switching import CRASHING, UNIT, Host, ended, make, migrating
 
 from standfast.errors import BadInput
 from standfast.operations.upgrade.rolling_back import Force
@@ -99,7 +99,8 @@ def test_a_release_that_was_altered_is_refused(host: Host, template: Host) -> No
 
 
 def test_the_floor_is_passed_only_by_name_and_reason(host: Host) -> None:
-    host.switch("repair", "patch")
+    host.systemctl("stop", UNIT)
+    host.run("repair")
     refused = host.switch("repair", "old", operation="rollback")
     assert (refused.code, refused.result["refused"]) == (3, "below_floor")
     assert "under the rollback floor 0.1.1" in refused.result["observed"]

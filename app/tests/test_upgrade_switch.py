@@ -283,7 +283,8 @@ def test_a_lost_connection_ends_nothing_and_a_request_to_end_goes_the_safe_way(
     assert host.running() == host.releases["new" if outcome == "upgraded" else "old"]
 
 
-def test_two_switches_are_not_at_work_together(host: Host) -> None:
+def test_two_switches_are_not_at_work_together(tmp_path: Path, template: Host) -> None:
+    host = make(tmp_path / "srv", template)
     with (host.layout.state / "upgrade.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ran = host.switch("new", "old")

@@ -140,8 +140,8 @@ def strangers(host: Host) -> list[str]:
     return [args for pid, ppid, args in split if ppid == "0" and pid != "1" and "ps -eo pid=" not in args]
 
 
-def freed(host: Host) -> dict[str, Any] | None:
-    """Wait until nothing of a run that died works on and its lock has expired; the lock, if there was one."""
+def expired(host: Host) -> dict[str, Any] | None:
+    """Wait until the lock of a run that died has expired; the lock, if there was one."""
     text = host.run(["cat", LOCK], check=False).stdout
     lock: dict[str, Any] | None = json.loads(text) if text else None
     if lock:
@@ -150,6 +150,12 @@ def freed(host: Host) -> dict[str, Any] | None:
             120,
             "its lock has expired",
         )
+    return lock
+
+
+def freed(host: Host) -> dict[str, Any] | None:
+    """Wait until nothing of a run that died works on and its lock has expired; the lock, if there was one."""
+    lock = expired(host)
     # After that wait, and not before it: a task may begin on the host a moment after its run has died.
     wait_until(lambda: not strangers(host), 120, "the dead run's last task has ended")
     return lock

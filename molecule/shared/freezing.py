@@ -20,9 +20,8 @@ from target import wait_until
 if TYPE_CHECKING:
     from target import Controller, Host, Play
 
-LOCK_SECONDS = 8
 # A killed controller's lock lasts so long; the usual minutes are too long to wait for here.
-SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
+SHORT = {"host_lock_seconds": 8, "host_lock_outlasts": False}
 WORDS = {"upgrade": "upgrade switch", "rollback": "rollback", "configure": "upgrade configure"}
 """By playbook: what the command of its switch has among its words."""
 

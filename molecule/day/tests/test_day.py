@@ -16,7 +16,8 @@ import pytest
 from account import URL, give, put_in_place
 from archives import consistent
 from conftest import books
-from evidence import canary, good, listing, receipts, running, service
+from evidence import canary, expired, good, listing, receipts, running, service
+from freezing import SHORT
 from target import wait_until
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 SENTENCE = "runtime paused or replaced by restore"
 PLANS = "find /srv/lucy/state -name '*plan*'"
 COUNTED = {"vanilla": 8, "strawberry": 1, "chocolate": 9}
-LOCK_SECONDS = 8
-# A killed run's lock lasts so long; the usual five minutes are too long to wait for here.
-SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
 
 full = pytest.mark.skipif(not os.environ.get("STANDFAST_FULL"), reason="the full tier does it")
 
@@ -83,19 +81,7 @@ def dies(
     """
     seen = controller.playbook(playbook, extra_vars={**SHORT, **variables}, kill_at=task, kill_late=late)
     assert seen.killed, seen.output[-3000:]
-    return expires(host)
-
-
-def expires(host: Host) -> str | None:
-    """Waits until the lock that a killed run left, if it left one, has expired; returns that run's id."""
-    found = host.run("cat /run/standfast/deploy.lock", check=False).stdout
-    lock = json.loads(found) if found else None
-    if lock:
-        wait_until(
-            lambda: float(host.run("cut -d' ' -f1 /proc/uptime").stdout) > lock["expires"],
-            60,
-            "its lock has expired",
-        )
+    lock = expired(host)  # not `freed`: the worker of before lives on
     return lock["run_id"] if lock else None
 
 
@@ -426,7 +412,7 @@ def test_the_controller_is_lost_at_every_third_task(
     for number in range(1, len(whole.tasks) + 1, 3):
         play = controller.playbook(playbook, extra_vars=SHORT, kill_at=number)
         assert play.killed, f"task {number} of {len(whole.tasks)}"
-        expires(agent)
+        expired(agent)
         good(controller.playbook(playbook, extra_vars=SHORT))
         listed = agent.cli("backup", "list")
         assert (listed["junk"], {one["problem"] for one in listed["backups"]}) == ([], {None}), play.tasks[-1]

@@ -11,16 +11,15 @@ import time
 import pytest
 from evidence import LOCK, canary, freed, good, receipts, running
 from faults import half_made_in_use, sentence
+from freezing import SHORT
 from target import wait_until
 
-LOCK_SECONDS = 8
 # Where the sampled tier kills a run, the next one and the third; the full tier kills one at every task.
 TELLING = (
     "Build | The wheels of the archive are installed, and no others",
     "Build | It is proven and sealed",
     "Canary | New work was finished by the running service",
 )
-SHORT = {"host_lock_seconds": LOCK_SECONDS, "host_lock_outlasts": False}
 
 
 @pytest.fixture(scope="module")
