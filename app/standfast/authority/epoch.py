@@ -89,11 +89,12 @@ def resume_within(connection: sqlite3.Connection, marker: Path, reason: str, now
 def refuse_other_marker(connection: sqlite3.Connection, marker: Path) -> None:
     """Raise Refused ``marker_disagrees`` unless the marker names the database's epoch."""
     if not agrees(connection, marker):
+        found = markers.read_epoch(marker) or "unavailable"
         raise Refused(
             "marker_disagrees",
             "the marker does not name the database's epoch",
-            observed=f"{marker}: {markers.read_epoch(marker) or 'unavailable'}",
-            remedy="the end of an era was cut short, or this is a copy: adopt the state directory first",
+            observed=f"store {operations(connection).epoch}, {marker}: {found}",
+            remedy="it was lost, the end of an era was cut short, or this is a copy: `standfast adopt` first",
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from standfast import work
-from standfast.authority import agrees, operations
+from standfast.authority import operations, refuse_other_marker
 from standfast.clock import Clock
 from standfast.errors import Refused, StandfastError
 from standfast.layout import Layout
@@ -134,13 +134,7 @@ def _refuse_unless_active(connection: sqlite3.Connection, layout: Layout) -> Non
             observed=f"paused: {control.reason}",
             remedy="see `standfast health` for why; ask for a canary once operations go on",
         )
-    if not agrees(connection, layout.marker):
-        raise Refused(
-            "marker_disagrees",
-            "the marker does not name the database's epoch, so nothing would be finished",
-            observed=str(layout.marker),
-            remedy="see `standfast health`",
-        )
+    refuse_other_marker(connection, layout.marker)
     present = schema_versions(connection)
     if present != understood():
         raise Refused(

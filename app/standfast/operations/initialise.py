@@ -10,7 +10,13 @@ from contextlib import closing, contextmanager
 
 from pydantic import BaseModel
 
-from standfast.authority import agrees, host_identity, initialise, operations, refuse_other_host
+from standfast.authority import (
+    host_identity,
+    initialise,
+    operations,
+    refuse_other_host,
+    refuse_other_marker,
+)
 from standfast.authority import marker as markers
 from standfast.durable import create_file
 from standfast.errors import Refused
@@ -69,16 +75,8 @@ def _refuse_disagreement(layout: Layout, host: str) -> None:
                 )
             return
         refuse_newer(connection, COMPONENTS)
-        if _has_era(connection) and not agrees(connection, layout.marker):
-            found = markers.read(layout.marker)
-            raise Refused(
-                "marker_disagrees",
-                "the marker does not name the store's epoch",
-                observed=(
-                    f"store {operations(connection).epoch}, marker {found.epoch if found else 'missing'}"
-                ),
-                remedy="the marker was lost, or the end of an era was cut short: see `standfast adopt`",
-            )
+        if _has_era(connection):
+            refuse_other_marker(connection, layout.marker)
 
 
 @contextmanager

@@ -37,7 +37,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from standfast.authority import agrees, host_identity, operations, refuse_other_host, refuse_while_held
+from standfast.authority import (
+    host_identity,
+    operations,
+    refuse_other_host,
+    refuse_other_marker,
+    refuse_while_held,
+)
 from standfast.errors import BadInput, Refused
 from standfast.layout import Layout, checked_path
 from standfast.operations.opening import refuse_other_user
@@ -236,13 +242,7 @@ def refuse_inactive(layout: Layout) -> None:
     def look(connection: Store) -> None:
         refuse_newer(connection, COMPONENTS)
         control = operations(connection)
-        if not agrees(connection, layout.marker):
-            raise Refused(
-                "marker_disagrees",
-                "the marker does not name the store's epoch, so nothing would be finished",
-                observed=str(layout.marker),
-                remedy="see `standfast health`",
-            )
+        refuse_other_marker(connection, layout.marker)
         if control.paused:
             raise Refused(
                 "paused",
