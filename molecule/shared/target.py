@@ -183,10 +183,13 @@ class Host:
         wait_booted(self.container, timeout)
         assert self.boot_marker() != before, f"{self.name}: PID 1 is the one from before the restart"
 
+    def pid(self) -> str:
+        """Of the host's first process, as the controller numbers it."""
+        return podman("container", "inspect", "--format", "{{.State.Pid}}", self.container).stdout.strip()
+
     def outside(self, *command: str) -> None:
         """Run a command in the host's mount namespace with our rights: a container itself may not mount."""
-        pid = podman("container", "inspect", "--format", "{{.State.Pid}}", self.container).stdout.strip()
-        entered = ["nsenter", "--mount", "--pid", "--target", pid, *command]
+        entered = ["nsenter", "--mount", "--pid", "--target", self.pid(), *command]
         done = subprocess.run(entered, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{self.name}: {' '.join(command)}: {done.stderr}"
 
