@@ -35,8 +35,8 @@ SCRATCH = CHECKOUT / "build/mutations"
 PYTHON = CHECKOUT / ".venv/bin/python"
 WORKERS = 2
 TIMEOUT = 300
-COPIED = ("app",)
-"""What a copy has for its own; everything else in it is a link into this checkout."""
+COPIED = ("app", "roles")
+"""What a copy has for its own, and may be changed; everything else in it is a link into this checkout."""
 LEFT_OUT = {"build", ".git", ".venv", ".venv-newest", ".hypothesis", ".pytest_cache"}
 
 type Result = Literal["red", "SURVIVED", "NO LONGER APPLIES", "WRONG REASON", "NO END"]

@@ -782,7 +782,7 @@ def untold(found: Json) -> str | None:
     receipt = found["receipts"]["newest"].get("configure") or {}
     typed = str(receipt.get("seen", {}).get("run")).endswith(f"in the journal: {run}")
     told = typed or run in (found["record"]["proof"].get("switch"), receipt.get("run_id"))
-    return None
+    return None if told else run
 
 
 def start_plan(found: Json, request: Json) -> Json:
