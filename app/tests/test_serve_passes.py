@@ -1,6 +1,7 @@
 """The service's passes, one by one in this process: what each finds, does, and leaves alone."""
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -16,6 +17,8 @@ from standfast.authority import marker as markers
 from standfast.authority import pause, replace, resume
 from standfast.authority.marker import Marker
 from standfast.errors import Refused, StoreBusy
+from standfast.operations.backup import creating
+from standfast.operations.restore.restoring import restore
 from standfast.serve.service import Service
 from standfast.shop.config import load
 from standfast.shop.prompts import opening_messages
@@ -245,6 +248,25 @@ def test_nothing_is_done_while_paused_and_all_of_it_afterwards(tmp_path: Path) -
         until_idle(service)
         assert service.turns == 3
     assert instance.status(work) == ("DONE", 1)
+
+
+def test_a_run_that_a_restore_went_past_is_on_record_there(instance: Instance) -> None:
+    """Else finished work would name a run that nobody can show, and health and canaries would be refused."""
+    backup = creating.create(instance.layout, creating.Request()).folder
+    with instance.service() as service:
+        until_idle(service)
+        restore(instance.layout, backup, now=time.time(), live=True)
+        until_idle(service)
+        assert instance.rows("SELECT count(*) FROM runs") == [(0,)]
+        with instance.store() as store:
+            resume(store, instance.layout.marker, "recovered", instance.clock.now())
+        work = instance.add().work
+        until_idle(service)
+    assert instance.status(work) == ("DONE", 1)
+    (row,) = instance.rows(
+        "SELECT runs.release, pid FROM runs JOIN work ON work.run = runs.id WHERE work.id = ?", work
+    )
+    assert row == ("test", os.getpid())
 
 
 def unavailable(instance: Instance, found: Marker) -> None:

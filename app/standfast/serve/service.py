@@ -18,6 +18,7 @@ from standfast.agent import Model, OfflinePlanner, Status, usage
 from standfast.agent.live import LiveModel
 from standfast.authority import (
     Claim,
+    Operations,
     StaleClaim,
     claim_next,
     claim_own,
@@ -47,8 +48,10 @@ from standfast.work import (
     close_children,
     deliver_pending,
     fire_due,
+    keep_run,
     list_schedules,
     resume_deliveries,
+    show_run,
     start_run,
 )
 
@@ -160,6 +163,8 @@ class Service:
         # Another channel than the outbox can be slow, and is served by a thread of its own.
         self._outbox = Outbox(worker.layout.outbox) if worker.settings.channel is None else None
         self._purchasing = Purchasing(worker, supplier)
+        self._run = show_run(worker.connection, worker.run)
+        self._epoch = operations(worker.connection).epoch
         # A pass has compared this state with the supplier's memory and closed what was left open.
         self.recovered = False
         self._in_hand: Claim | None = None
@@ -212,13 +217,19 @@ class Service:
             self._notifier.watchdog()
 
     def _may_work(self) -> bool:
-        obstacle = self._obstacle()
-        self._say(f"not working: {obstacle}" if obstacle else "working")
-        return not obstacle
-
-    def _obstacle(self) -> str:
-        """Why this state directory must not be worked on now; empty when it may."""
         control = operations(self._connection)
+        obstacle = self._obstacle(control)
+        self._say(f"not working: {obstacle}" if obstacle else "working")
+        if obstacle:
+            return False
+        if control.epoch != self._epoch:
+            # Restored beside us: what is finished from here on names a run that this store does not know.
+            keep_run(self._connection, self._run)
+            self._epoch = control.epoch
+        return True
+
+    def _obstacle(self, control: Operations) -> str:
+        """Why this state directory must not be worked on now; empty when it may."""
         found = not_ours(control, self._layout, self._host)
         return found or (f"paused: {control.reason}" if control.paused else "")
 

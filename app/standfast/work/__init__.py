@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         show_work,
     )
     from standfast.work.reports import Report, create_report, list_reports, show_report, uncertain_reports
-    from standfast.work.runs import Run, latest_run, show_run, start_run
+    from standfast.work.runs import Run, keep_run, latest_run, show_run, start_run
     from standfast.work.schedules import (
         Fired,
         Schedule,
@@ -123,6 +123,7 @@ __all__ = [
     "finish_and_claim",
     "fire_due",
     "foresee",
+    "keep_run",
     "latest_done",
     "latest_run",
     "list_reports",
@@ -160,7 +161,7 @@ __getattr__ = lazily(
         "interrupted": "end_interrupted",
         "reading": "Ages Latest WorkItem ages children_of counts latest_done list_work show_work",
         "reports": "Report create_report list_reports show_report uncertain_reports",
-        "runs": "Run latest_run show_run start_run",
+        "runs": "Run keep_run latest_run show_run start_run",
         "schedules": "Fired Schedule Slot add_schedule fire_due list_schedules list_slots remove_schedule",
         "transcripts": "TranscriptRow observe transcript",
     },

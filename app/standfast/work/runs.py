@@ -31,6 +31,15 @@ def start_run(connection: sqlite3.Connection, *, release: str, pid: int, invocat
     return run
 
 
+def keep_run(connection: sqlite3.Connection, run: Run) -> None:
+    """Record a run that goes on in a store that does not know it: one that was restored beside it."""
+    with immediate(connection, "keep_run"):
+        connection.execute(
+            "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)",
+            (run.id, run.release, run.pid, run.invocation, run.started_at),
+        )
+
+
 def show_run(connection: sqlite3.Connection, run: str) -> Run:
     """One run; raises Refused ``run_unknown``."""
     row = connection.execute(
