@@ -153,12 +153,15 @@ def expired(host: Host) -> dict[str, Any] | None:
     return lock
 
 
-def freed(host: Host) -> dict[str, Any] | None:
-    """Wait until nothing of a run that died works on and its lock has expired; the lock, if there was one."""
-    lock = expired(host)
+def freed(host: Host, others: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Wait until nothing of a run that died works on and its lock has expired; the lock, if there was one.
+
+    `others`: strangers that are not that run's.
+    """
+    expired(host)
     # After that wait, and not before it: a task may begin on the host a moment after its run has died.
-    wait_until(lambda: not strangers(host), 120, "the dead run's last task has ended")
-    return lock
+    wait_until(lambda: set(strangers(host)) <= set(others), 120, "the dead run's last task has ended")
+    return expired(host)  # that task may have been the one that takes the lock
 
 
 def sessions(host: Host) -> list[str]:

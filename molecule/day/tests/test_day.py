@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ import pytest
 from account import URL, give, put_in_place
 from archives import consistent
 from conftest import books
-from evidence import canary, expired, good, listing, receipts, running, service
-from freezing import SHORT
+from evidence import LOCK, canary, freed, good, listing, properties, receipts, running, service, strangers
+from freezing import SHORT, points
 from target import wait_until
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from account import Account
     from old_worker import OldWorker
     from runbook import Executor
-    from target import Controller, Host, Play
+    from target import Controller, Host
 
 SENTENCE = "runtime paused or replaced by restore"
 PLANS = "find /srv/lucy/state -name '*plan*'"
@@ -79,10 +80,22 @@ def dies(
 
     Returns the id of the run whose lock it is, if there is one.
     """
+    others = strangers(host)
     seen = controller.playbook(playbook, extra_vars={**SHORT, **variables}, kill_at=task, kill_late=late)
-    assert seen.killed, seen.output[-3000:]
-    lock = expired(host)  # not `freed`: the worker of before lives on
+    # It may have a task less than the run that they were counted in: a lock just renewed is not renewed.
+    ended = isinstance(task, int) and len(seen.tasks) < task and seen.rc == 0
+    assert seen.killed or ended, seen.output[-3000:]
+    lock = freed(host, others)
     return lock["run_id"] if lock else None
+
+
+def era(host: Host) -> tuple[str, bool]:
+    """The epoch on which the store and its marker agree, and whether it is paused."""
+    asked = host.run(["lucy-agent", "--json", "health"], check=False)
+    assert asked.rc in {0, 4}, asked
+    health = json.loads(asked.stdout)
+    assert health["epoch"] == host.run(["head", "-n1", "/srv/lucy/state/agent.authority"]).stdout.strip()
+    return health["epoch"], health["paused"]
 
 
 def test_a_shop_with_an_account(
@@ -188,8 +201,16 @@ def test_the_controller_is_lost_in_the_middle_of_the_restore(
     )
     assert service(agent).active == "inactive"
     assert books(agent) == before
+    # As after an upgrade that stopped for good: the restore that goes on from here puts it back, too.
+    ctl(agent, "disable")
     task = "Restore | The backup is in the place of the state, paused"
     dies(controller, agent, "restore", task, {"restore_from": noted["morning"]})
+
+
+def kept_before(host: Host, seen: Mapping[str, str]) -> None:
+    """What the receipt of a restore names as the state before it is a good backup of that state."""
+    (name,) = re.findall(r"; kept before it: /srv/lucy/backups/([^;/ ]+)", seen["restore"])
+    assert host.cli("--check", "backup", "verify", name)["ok"] is True
 
 
 def test_the_morning_is_restored_by_the_page_and_paused(
@@ -206,11 +227,14 @@ def test_the_morning_is_restored_by_the_page_and_paused(
     assert health["paused"] is True
     assert health["epoch"] != noted["epoch"]
     assert running(agent).restarts == 0
+    assert properties(agent, "UnitFileState")["UnitFileState"] == "enabled"
     assert old_worker().tries("see") == f"{health['epoch']} paused"
     assert old_worker().tries("write") == SENTENCE
     last = list(receipts(agent).values())[-1]
     assert (last["operation"], last["verdict"]) == ("restore", "done")
-    assert {row["name"]: row["observed"] for row in last["checks"]}["epoch"] == health["epoch"]
+    seen = {row["name"]: row["observed"] for row in last["checks"]}
+    assert seen["epoch"] == health["epoch"]
+    kept_before(agent, seen)
     assert order(agent, noted["vanilla"])["status"] == "REVOKED"
     assert {sku: one["on_hand"] for sku, one in stock(agent).items()} == {**COUNTED, "vanilla": 2}
 
@@ -400,6 +424,46 @@ def test_a_rehearsal_by_the_page_and_the_status_tells_of_it(
     assert len(copies) == 1
 
 
+INCOMING = "/var/lib/standfast/incoming/lucy-agent"
+
+
+def test_an_upload_that_cannot_be_removed_is_told(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    """The run fails where it failed, says so and leaves its receipt, though its clearing up fails, too."""
+    before = books(agent)
+    agent.run(["mkdir", "-p", INCOMING])
+    agent.outside("mount", "-t", "tmpfs", "tmpfs", INCOMING)
+    given = {"restore_upload": str(controller.folder / "backups/agent/lucy-agent" / noted["morning"])}
+    play = controller.playbook("restore", extra_vars=given)
+    agent.outside("umount", INCOMING)
+    assert play.rc != 0
+    assert "Stopped at: Clear | What was uploaded is gone" in play.output
+    last = list(receipts(agent).values())[-1]
+    assert (last["operation"], last["verdict"]) == ("restore", "failed")
+    assert INCOMING in {row["name"]: row["observed"] for row in last["checks"]}["upload"]
+    assert not agent.testinfra.file(LOCK).exists
+    assert books(agent) == before
+
+
+def test_an_upload_that_outlived_its_lock_is_not_used(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
+    """Another run has taken the lock over meanwhile: this one stops, and gives nothing away."""
+    before = books(agent)
+    takes = f"until [ -e {INCOMING}/*/*/snapshot.sqlite ]; do sleep 0.1; done; "
+    takes += f"""sed -i 's/"run_id": "[^"]*"/"run_id": "another"/' {LOCK}"""
+    agent.run(["systemd-run", "--quiet", "--unit=another", "bash", "-c", takes])
+    given = {"restore_upload": str(controller.folder / "backups/agent/lucy-agent" / noted["morning"])}
+    play = controller.playbook("restore", extra_vars=given)
+    assert play.rc != 0
+    assert "Stopped at: Host | The deploy lock is renewed" in play.output
+    assert set(agent.run(f"find {INCOMING} -printf '%u\n'").stdout.split()) == {"root"}
+    assert '"run_id": "another"' in agent.run(["cat", LOCK]).stdout
+    agent.run(["rm", "-r", LOCK, INCOMING])
+    assert books(agent) == before
+
+
 @full
 @pytest.mark.parametrize("playbook", ["backup", "rehearse"])
 def test_the_controller_is_lost_at_every_third_task(
@@ -410,12 +474,11 @@ def test_the_controller_is_lost_at_every_third_task(
     whole = controller.playbook(playbook)
     good(whole)
     for number in range(1, len(whole.tasks) + 1, 3):
-        play = controller.playbook(playbook, extra_vars=SHORT, kill_at=number)
-        assert play.killed, f"task {number} of {len(whole.tasks)}"
-        expired(agent)
+        dies(controller, agent, playbook, number, {}, late=0)
         good(controller.playbook(playbook, extra_vars=SHORT))
         listed = agent.cli("backup", "list")
-        assert (listed["junk"], {one["problem"] for one in listed["backups"]}) == ([], {None}), play.tasks[-1]
+        problems = {one["problem"] for one in listed["backups"]}
+        assert (listed["junk"], problems) == ([], {None}), whole.tasks[number - 1]
         assert agent.run("ls -A /var/lib/standfast/outgoing").stdout == ""
     assert running(agent) == before
 
@@ -444,110 +507,140 @@ def recovered(host: Host, inventory: Mapping[str, int], received: Callable[[str]
     return result
 
 
-def at_every_task(whole: Play, loses: Callable[[int], None]) -> None:
-    """For each task from the lock on; all of them, so that one run says which are wrong."""
-    begin = next(at for at, task in enumerate(whole.tasks, 1) if task.endswith("The deploy lock is ours"))
-    failures = []
-    for number in range(begin, len(whole.tasks) + 1):
+def at_every_task(
+    controller: Controller,
+    host: Host,
+    playbook: str,
+    ready: Callable[[], dict[str, Any]],
+    ends: Callable[[dict[str, Any], str | None], None],
+) -> None:
+    """The controller is lost at each task of a run, and `ends` says what the next run comes to.
+
+    `ready` says with which variables. Before the lock is taken a dead run leaves nothing at all, so there is
+    nothing for a next one. All of them are tried, so that one run says which are wrong.
+    """
+    whole = controller.playbook(playbook, extra_vars=ready())
+    good(whole)
+    locks = next(at for at, task in enumerate(whole.tasks, 1) if task.endswith("The deploy lock is ours"))
+    given, failures = ready(), []
+    before = (books(host), len(receipts(host)))
+    for number, task in points(whole):
         try:
-            loses(number)
+            if number < locks:
+                assert dies(controller, host, playbook, number, given, late=0) is None
+                assert (books(host), len(receipts(host))) == before
+            else:
+                given = ready()
+                ends(given, dies(controller, host, playbook, number, given, late=0.5))
         except AssertionError as failure:
-            failures.append(f"{number}, {whole.tasks[number - 1]}: {failure}")
+            failures.append(f"{number}, {task}: {failure}")
     assert not failures, "\n".join(failures)
 
 
-def ended(host: Host, operation: str, held: str | None) -> dict[str, Any]:
-    """The receipt of the run after a lost one, of which nothing else is left."""
+def ended(host: Host, operation: str, held: str | None) -> dict[str, str]:
+    """What the last receipt has seen: the next run's, or that of one that was lost after it.
+
+    Nothing else is left of them.
+    """
     assert host.run(PLANS).stdout == ""
     assert host.run("cd /var/lib/standfast && find incoming outgoing -mindepth 2", check=False).stdout == ""
-    assert not host.testinfra.file("/run/standfast/deploy.lock").exists
+    assert not host.testinfra.file(LOCK).exists
     assert not host.testinfra.file("/srv/lucy/state/.restoring").exists
     running(host)
     last = list(receipts(host).values())[-1]
     assert (last["operation"], last["verdict"]) == (operation, "done")
     seen = {check["name"]: check["observed"] for check in last["checks"]}
-    assert held is None or held in seen["lock"]
-    return {**seen, "paused": host.cli("health", rc=4 if operation != "recover" else 0)["paused"]}
+    assert held is None or last["run_id"] == held or held in seen["lock"]
+    return seen
 
 
-def other_backup(host: Host, noted: dict[str, Any]) -> str:
-    """Not the one of the morning: after it, there is something to restore once more."""
-    name: str = next(
-        one["name"] for one in host.cli("backup", "list")["backups"] if one["name"] != noted["morning"]
-    )
-    return name
+def works(host: Host, account: Account, noted: dict[str, Any]) -> None:
+    """The paused agent is recovered by hand: both orders were bought once, whatever runs were lost."""
+    done = recovered(host, COUNTED, lambda operation: operation == noted["vanilla"])
+    assert (done["status"], done["orders"], done["spent_cents"]) == ("ACTIVE", 2, 2600)
+    assert len(account.receipts()) == 2
 
 
 @full
 def test_the_controller_is_lost_at_every_task_of_a_restore(
-    controller: Controller, agent: Host, noted: dict[str, Any]
+    controller: Controller, agent: Host, account: Account, noted: dict[str, Any]
 ) -> None:
     """The store is the old one or the new one each time, and the next run comes to its end."""
     given = {"restore_upload": str(controller.folder / "backups/agent/lucy-agent" / noted["morning"])}
-    other = other_backup(agent, noted)
-    whole = controller.playbook("restore", extra_vars=given)
-    good(whole)
-    assert ended(agent, "restore", None)["paused"] is True
+    inode = agent.run(["stat", "--format=%i", "/srv/lucy/state/agent.sqlite"]).stdout
+    epochs = []
 
-    def loses(number: int) -> None:
-        old = agent.cli("restore", "--live", other)["epoch"]
-        held = dies(controller, agent, "restore", number, given, late=0.5)
-        assert agent.cli("health", rc=4)["paused"] is True
+    def ready() -> dict[str, Any]:
+        if era(agent)[1]:
+            works(agent, account, noted)
+        epochs.append(era(agent)[0])
+        ctl(agent, "disable")
+        return given
+
+    def ends(given: dict[str, Any], held: str | None) -> None:
+        epoch, paused = era(agent)
+        assert paused == (epoch != epochs[-1])
         good(controller.playbook("restore", extra_vars={**SHORT, **given}))
-        seen, now = ended(agent, "restore", held), agent.cli("health", rc=4)
-        assert (seen["epoch"], now["paused"]) == (now["epoch"], True)
-        assert now["epoch"] != old
-        assert noted["morning"] in now["reason"]
-        assert agent.run(["stat", "--format=%i", "/srv/lucy/state/agent.sqlite"]).stdout == noted["inode"]
+        seen = ended(agent, "restore", held)
+        assert era(agent) == (seen["epoch"], True)
+        assert seen["epoch"] not in epochs
+        assert not paused or seen["epoch"] == epoch  # it was not done twice
+        assert noted["morning"] in agent.cli("health", rc=4)["reason"]
+        kept_before(agent, seen)
+        assert properties(agent, "UnitFileState")["UnitFileState"] == "enabled"
+        assert agent.run(["stat", "--format=%i", "/srv/lucy/state/agent.sqlite"]).stdout == inode
 
-    at_every_task(whole, loses)
+    at_every_task(controller, agent, "restore", ready, ends)
 
 
 @full
-def test_the_controller_is_lost_at_every_task_of_an_inspection(controller: Controller, agent: Host) -> None:
+def test_the_controller_is_lost_at_every_task_of_an_inspection(
+    controller: Controller, agent: Host, noted: dict[str, Any]
+) -> None:
     """The account is fenced or not; the next run brings a plan."""
     given = {"recover_operator": "lucy"}
-    whole = controller.playbook("recover", extra_vars=given)
-    good(whole)
+    epoch = agent.cli("restore", "--live", noted["morning"])["epoch"]
+    plans = controller.folder / "plans/agent"
 
-    def loses(number: int) -> None:
-        held = dies(controller, agent, "recover", number, given, late=0.5)
+    def ends(given: dict[str, Any], held: str | None) -> None:
+        assert era(agent) == (epoch, True)
+        known = set(plans.iterdir())
         good(controller.playbook("recover", extra_vars={**SHORT, **given}))
-        assert ended(agent, "inspect", held)["paused"] is True
+        assert ended(agent, "inspect", held)["epoch"] == epoch
+        (plan,) = set(plans.iterdir()) - known
+        content = json.loads(plan.read_text())
+        assert content["authority"] == epoch
+        assert content["receipts"] == sorted([noted["vanilla"], noted["strawberry"]])
+        assert era(agent) == (epoch, True)
 
-    at_every_task(whole, loses)
+    at_every_task(controller, agent, "recover", lambda: given, ends)
 
 
 @full
 def test_the_controller_is_lost_at_every_task_of_a_recovery(
-    controller: Controller, agent: Host, noted: dict[str, Any]
+    controller: Controller, agent: Host, account: Account, noted: dict[str, Any]
 ) -> None:
     """The plan is applied once, by the dead run or by the next one, which says so in its receipt."""
-    other, plan = other_backup(agent, noted), controller.folder / "of-every-task.json"
+    plan = controller.folder / "of-every-task.json"
 
-    def paused_again() -> dict[str, Any]:
-        for name in (other, noted["morning"]):
-            agent.cli("restore", "--live", name)
+    def ready() -> dict[str, Any]:
+        agent.cli("restore", "--live", noted["morning"])
         text, digest = planned(agent, COUNTED, lambda operation: operation == noted["vanilla"])
         plan.write_text(text)
         return {"recover_plan": str(plan), "recover_digest": digest}
 
-    whole = controller.playbook("recover", extra_vars=paused_again())
-    good(whole)
-
-    def loses(number: int) -> None:
-        given = paused_again()
-        before = books(agent)
-        held = dies(controller, agent, "recover", number, given, late=0.5)
-        applied = books(agent) != before
+    def ends(given: dict[str, Any], held: str | None) -> None:
+        epoch, paused = era(agent)
         good(controller.playbook("recover", extra_vars={**SHORT, **given}))
         seen = ended(agent, "recover", held)
         assert seen["plan"] == given["recover_digest"]
-        assert ("applied before" in seen["recover"]) == applied
+        assert ("applied before" in seen["recover"]) == (not paused and "lock" in seen)
+        assert era(agent) == (epoch, False)
         assert agent.cli("health")["spending"]["spent_cents"] == 2600
+        assert len(account.receipts()) == 2
         assert {sku: one["on_hand"] for sku, one in stock(agent).items()} == COUNTED
 
-    at_every_task(whole, loses)
+    at_every_task(controller, agent, "recover", ready, ends)
 
 
 def test_a_lost_marker_by_the_page(
