@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# The newest ansible-core, for Controller.playbook(binary=...): one converge runs under it too.
-NEWEST_ANSIBLE = str(CHECKOUT / ".venv-newest/bin/ansible-playbook")
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RECAP = re.compile(r"^(\S+)\s*: ((?:\w+=\d+\s*)+)$")
 TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*)\] \**$")
