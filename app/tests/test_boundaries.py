@@ -53,6 +53,13 @@ def admitting(shop: Buying) -> Action:
     return lambda: work.admit(shop.connection, origin="o", session="s", prompt="look", now=shop.now())
 
 
+def keeping_its_run(shop: Buying) -> Action:
+    run = work.start_run(shop.connection, release="source", pid=1, invocation="", now=shop.now())
+    kept = work.show_run(shop.connection, run)
+    shop.connection.execute("DELETE FROM runs")  # as in a store that was restored beside the service
+    return lambda: work.keep_run(shop.connection, kept)
+
+
 def canceling(shop: Buying) -> Action:
     claim, _ = shop.approved()
     return lambda: work.cancel(shop.connection, claim.work, reason="test", now=shop.now())
@@ -173,6 +180,7 @@ HERE: dict[str, Callable[[Buying], Action]] = {
     "pause": pausing,
     "report": reporting,
     "admit": admitting,
+    "keep_run": keeping_its_run,
     "cancel": canceling,
     "add_schedule": scheduling,
     "remove_schedule": unscheduling,
