@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -384,15 +385,9 @@ def bad(rounds: Rounds, sizes: Sizes) -> Measured:
             found = rounds.take(1, once)
             taken += found
             for shop, label in (("ours", "upgrade"), ("theirs", "symlink deploy")):
-                lines.append(
-                    told(
-                        f"{name}, {label}: silence",
-                        found[0].values[shop],
-                        "s",
-                        found,
-                        detail=said[shop],
-                    )
-                )
+                seconds, what = found[0].values[shop], f"{name}, {label}: silence"
+                lines.append(told(what, seconds, "s", found, detail=said[shop]))
+                print(f"bench: {what} {seconds:.1f} s; {said[shop]}", file=sys.stderr, flush=True)
     notes = [
         f"watched for {sizes.watched:g} s after the run ended; where nobody works, it would have gone on",
         f"start and canary of the upgrade may take {list(TIMEOUTS.values())} s; systemd's own limit is 90 s",
