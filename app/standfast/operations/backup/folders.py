@@ -1,6 +1,5 @@
 """Where backups lie: the names of their folders, the folder of them all, and who may change it now."""
 
-import fcntl
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from standfast.clock import rfc3339
 from standfast.durable import create_folder, sync_folder, write_file
 from standfast.errors import Refused
 from standfast.layout import PRIVATE, Layout, refuse_shared
+from standfast.locking import FOLDER, locked
 
 SNAPSHOT = "snapshot.sqlite"
 PARTIAL = "snapshot.sqlite.partial"
@@ -40,6 +40,7 @@ LAST_SEQUENCE = 10**12 - 1
 """The highest number that a folder's name holds."""
 OWN_FILES = {REHEARSED, FAILED, SEND_FAILED, SEQUENCE}
 """What lies beside the backups and belongs there."""
+_FOLDER = FOLDER | os.O_NOFOLLOW
 
 _NAME = re.compile(
     r"(?P<sequence>\d{6,12})-(?P<made>\d{8}T\d{6}Z)-(?P<release>[A-Za-z0-9][A-Za-z0-9_.+-]{0,99})"
@@ -110,7 +111,7 @@ def told_of_failure(note: Path) -> Iterator[None]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Be the only one that makes or removes backups of this instance; Refused `backup_running` otherwise."""
-    with _locked(folder, fcntl.LOCK_EX) as mine:
+    with locked(folder, _FOLDER) as mine:
         if not mine:
             raise Refused(
                 "backup_running",
@@ -124,14 +125,14 @@ def alone(folder: Path) -> Iterator[None]:
 @contextmanager
 def in_use(backup: Path) -> Iterator[None]:
     """Keep one backup from being pruned while it is read."""
-    with _locked(backup, fcntl.LOCK_SH):
+    with locked(backup, _FOLDER, shared=True):
         yield
 
 
 @contextmanager
 def unused(backup: Path) -> Iterator[bool]:
     """Whether nobody reads this backup; nobody begins to, while the block lasts."""
-    with _locked(backup, fcntl.LOCK_EX) as mine:
+    with locked(backup, _FOLDER) as mine:
         yield mine
 
 
@@ -161,20 +162,6 @@ def scratch(home: Path, name: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder)
         sync_folder(home)
-
-
-@contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[bool]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
 
 
 def next_sequence(folder: Path) -> int:

@@ -5,8 +5,6 @@ store; the copy, in one commit; the marker; the check. A kill leaves the old sta
 paused one. Nothing here resumes.
 """
 
-import fcntl
-import os
 import shutil
 import sqlite3
 import time
@@ -23,6 +21,7 @@ from standfast.authority import marker as markers
 from standfast.authority.marker import Marker
 from standfast.errors import Refused, StandfastError, StoreBusy, no_space
 from standfast.layout import Layout
+from standfast.locking import locked
 from standfast.operations.backup.creating import Request, create
 from standfast.operations.backup.folders import in_use
 from standfast.operations.backup.limits import Limits, Report, quiet
@@ -427,20 +426,15 @@ def _too_little(observed: str) -> Refused:
 @contextmanager
 def _alone(layout: Layout) -> Iterator[None]:
     """Be the only restore of this state directory; the kernel frees the lock when the process dies."""
-    descriptor = os.open(layout.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with locked(layout.state) as mine:
+        if not mine:
             raise Refused(
                 "restore_running",
                 "another restore of this state directory is under way",
                 observed=f"{layout.state} is locked",
                 remedy="wait until it has ended",
-            ) from None
+            )
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -5,8 +5,6 @@ controller that lost its connection reads there what became of it. It holds the 
 rows, and never anything of agent.env.
 """
 
-import fcntl
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from standfast.clock import rfc3339
 from standfast.durable import write_file
 from standfast.errors import Refused, no_space
 from standfast.layout import Layout
+from standfast.locking import FILE, locked
 from standfast.operations.upgrade.facts import Facts, Marks, Reading
 from standfast.operations.upgrade.result import Operation, Outcome, Phase, Switch
 from standfast.store import triggers
@@ -174,17 +173,12 @@ def at_work(layout: Layout, *, make: bool = True) -> Iterator[None]:
     if not make and not lock.exists():
         yield
         return
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with locked(lock, FILE) as mine:
+        if not mine:
             raise Refused(
                 "upgrade_at_work",
                 "another switch of this instance is at work",
                 observed=f"{lock} is locked",
                 remedy="wait for its end: `standfast upgrade status` shows its step",
-            ) from None
+            )
         yield
-    finally:
-        os.close(descriptor)
