@@ -474,18 +474,23 @@ def _booted(count: int, image: str) -> list[str]:
 
 
 def fleet(rounds: Rounds, sizes: Sizes) -> Measured:
-    """Upgrades of one host and of many in one batch, as ansible.cfg has it; the cores are what they share."""
+    """Upgrades of one host and of many in one batch.
+
+    Hosts and controller share this machine's cores, so no more than these can be at work side by side,
+    however many forks there are. Two forks for each core: while one waits for its host, another has work.
+    """
     enter()
     os.environ["STANDFAST_RELEASE_ARCHIVE"] = str(bundle.ensure())
     archive = generations.ensure("patch")
     counts, cores = {"one": 1, "many": sizes.fleet}, os.cpu_count() or 1
+    forks = 2 * cores
 
     def once(number: int) -> dict[str, float]:
         values = {"load": load()}
         for key in list(counts) if number % 2 else list(counts)[::-1]:
             names = _booted(counts[key], installed_image())
             values[key] = _play(
-                "playbooks/upgrade.yml", *names, archive=archive, forks=20, standfast_serial="100%"
+                "playbooks/upgrade.yml", *names, archive=archive, forks=forks, standfast_serial="100%"
             ).seconds
             GROUP.remove()
         return values | {"linear": values["one"] * counts["many"] / cores}
@@ -503,7 +508,7 @@ def fleet(rounds: Rounds, sizes: Sizes) -> Measured:
             told(f"upgrade of {many} hosts, for each", median(taken, "many") / many, "s", taken),
         ],
         taken,
-        ["20 forks; the hosts share this machine's cores with the controller"],
+        [f"{forks} forks; the hosts share this machine's cores with the controller"],
     )  # fmt: skip
 
 
