@@ -375,6 +375,29 @@ def test_what_a_host_is_sent_is_the_text_again_and_needs_no_quotes() -> None:
     assert len(packed) < 64_000  # one argument of a shell may be 128 KiB long, and sudo quotes it
 
 
+def test_what_many_hosts_need_of_the_controller_is_asked_once(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    script = f"sleep 0.3; echo x >> {asked}; echo out; echo err >&2; exit 3"
+    program = (
+        "import importlib.util, json, sys, pathlib;"
+        "spec = importlib.util.spec_from_file_location('asked_once', sys.argv[1]);"
+        "plugin = importlib.util.module_from_spec(spec); spec.loader.exec_module(plugin);"
+        "print(json.dumps(plugin.asked_once(sys.argv[3:], pathlib.Path(sys.argv[2]))))"
+    )
+    plugin, folder = CHECKOUT / "roles/release/lookup_plugins/asked_once.py", tmp_path / "run"
+    folder.mkdir()
+    command = [sys.executable, "-c", program, str(plugin), str(folder), "sh", "-c", script]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(4)]
+    answers = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+    assert answers == [{"rc": 3, "stdout": "out\n", "stderr": "err\n"}] * 4
+    assert asked.read_text() == "x\n"
+    asked_once = loaded("roles/release/lookup_plugins/asked_once.py").asked_once
+    assert asked_once(["sh", "-c", "exit 1"], folder)["rc"] == 1
+    absent = asked_once(["/opt/nowhere"], folder)
+    assert absent["rc"] == 127
+    assert "/opt/nowhere" in absent["stderr"]
+
+
 def test_a_reason_is_one_line_with_an_end(fleet: ModuleType) -> None:
     assert fleet.clean("a\x1b[31m b\n  c", 80) == "a [31m b c"
     assert fleet.clean("x" * 100, 20) == "x" * 17 + "..."

@@ -1,0 +1,62 @@
+"""What a command on the controller answers, asked once in a run however many hosts need the answer.
+
+The hosts of a batch are worked on by processes of their own. What they share is the folder that
+ansible-playbook keeps for one run, private and removed at its end: the first process asks and writes the
+answer there, and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.plugins.lookup import LookupBase
+
+DOCUMENTATION = """
+name: asked_once
+short_description: The exit code and the words of a command on the controller
+options:
+  _terms:
+    description: The command and its arguments; no shell reads them.
+    type: list
+    elements: str
+    required: true
+"""
+
+NOT_FOUND = 127
+"""Exit code of what could not be started, as a shell has it."""
+
+
+def asked_once(argv: list[str], folder: Path) -> dict[str, Any]:
+    """Its ``rc``, ``stdout`` and ``stderr``: the same for everybody who asks the same with this folder."""
+    question = hashlib.sha256(json.dumps(argv).encode()).hexdigest()
+    with (folder / f"asked-{question}.json").open("a+") as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        kept.seek(0)
+        if text := kept.read():
+            answer: dict[str, Any] = json.loads(text)
+        else:
+            answer = _ask(argv)
+            kept.write(json.dumps(answer))
+        return answer
+
+
+def _ask(argv: list[str]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return {"rc": NOT_FOUND, "stdout": "", "stderr": str(error)}
+    return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+class LookupModule(LookupBase):  # type: ignore[misc] # ansible-core has no types
+    """`lookup('asked_once', command, argument, ...)`."""
+
+    def run(self, terms: list[Any], **_: Any) -> list[dict[str, Any]]:
+        """One answer."""
+        return [asked_once([str(term) for term in terms], Path(constants.DEFAULT_LOCAL_TMP))]
