@@ -398,6 +398,24 @@ def test_what_many_hosts_need_of_the_controller_is_asked_once(tmp_path: Path) ->
     assert "/opt/nowhere" in absent["stderr"]
 
 
+def test_a_receipt_on_the_controller_is_whole_and_private(tmp_path: Path) -> None:
+    keep = loaded("roles/receipt/action_plugins/keep_receipt.py").keep
+    path = tmp_path / "receipts/host-1/lucy-agent-000001.json"
+    before = os.umask(0o077)
+    try:
+        os.umask(0)
+        keep(path, {"verdict": "failed"})
+        keep(path, {"verdict": "done", "boot": None})
+        with pytest.raises(TypeError):
+            keep(path, {"verdict": object()})
+    finally:
+        os.umask(before)
+    assert json.loads(path.read_text()) == {"boot": None, "verdict": "done"}
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (path.parent.parent, path.parent, path)]
+    assert modes == [0o700, 0o700, 0o600]
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_a_reason_is_one_line_with_an_end(fleet: ModuleType) -> None:
     assert fleet.clean("a\x1b[31m b\n  c", 80) == "a [31m b c"
     assert fleet.clean("x" * 100, 20) == "x" * 17 + "..."
