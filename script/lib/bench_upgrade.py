@@ -473,8 +473,24 @@ def _booted(count: int, image: str) -> list[str]:
     return names
 
 
+_BUSY = "import hashlib; [hashlib.sha256(str(n).encode() * 9).digest() for n in range(600_000)]"
+
+
+def _worth(cores: int) -> float:
+    """What so many busy cores do side by side, of one that is busy alone: threads of one core share it."""
+
+    def took(processes: int) -> float:
+        began = time.monotonic()
+        running = [subprocess.Popen([sys.executable, "-I", "-c", _BUSY]) for _ in range(processes)]
+        for process in running:
+            process.wait()
+        return time.monotonic() - began
+
+    return cores * took(1) / took(cores)
+
+
 def fleet(rounds: Rounds, sizes: Sizes) -> Measured:
-    """Upgrades of one host and of many in one batch.
+    """Upgrades of one host, of many in one batch, and of one again.
 
     Hosts and controller share this machine's cores, so no more than these can be at work side by side,
     however many forks there are. Two forks for each core: while one waits for its host, another has work.
@@ -482,30 +498,32 @@ def fleet(rounds: Rounds, sizes: Sizes) -> Measured:
     enter()
     os.environ["STANDFAST_RELEASE_ARCHIVE"] = str(bundle.ensure())
     archive = generations.ensure("patch")
-    counts, cores = {"one": 1, "many": sizes.fleet}, os.cpu_count() or 1
+    many, cores = sizes.fleet, os.cpu_count() or 1
     forks = 2 * cores
 
-    def once(number: int) -> dict[str, float]:
-        values = {"load": load()}
-        for key in list(counts) if number % 2 else list(counts)[::-1]:
-            names = _booted(counts[key], installed_image())
-            values[key] = _play(
-                "playbooks/upgrade.yml", *names, archive=archive, forks=forks, standfast_serial="100%"
-            ).seconds
-            GROUP.remove()
-        return values | {"linear": values["one"] * counts["many"] / cores}
+    def upgrade(count: int) -> float:
+        names = _booted(count, installed_image())
+        played = _play("playbooks/upgrade.yml", *names, archive=archive, forks=forks, standfast_serial="100%")
+        GROUP.remove()
+        return played.seconds
+
+    def once(_: int) -> dict[str, float]:
+        before, all_of_them, after = upgrade(1), upgrade(many), upgrade(1)
+        one = (before + after) / 2
+        values = {"load": load(), "before": before, "after": after, "one": one, "many": all_of_them}
+        return values | {"linear": one * many / cores, "worth": _worth(cores)}
 
     try:
         taken = rounds.take(sizes.fleets, once)
     finally:
         GROUP.remove()
-    many = counts["many"]
     detail = f"{median(taken, 'many'):.0f} s beside {many} times {median(taken, 'one'):.0f} s"
     return Measured(
         [
             at_most(f"upgrade of {many} hosts, of one host's time * {many} / {cores} cores",
                     paired(taken, "many", "linear"), 1, "x", taken, detail=detail),
             told(f"upgrade of {many} hosts, for each", median(taken, "many") / many, "s", taken),
+            told(f"what {cores} busy cores do here, of one alone", median(taken, "worth"), "x", taken),
         ],
         taken,
         [f"{forks} forks; the hosts share this machine's cores with the controller"],
