@@ -473,24 +473,8 @@ def _booted(count: int, image: str) -> list[str]:
     return names
 
 
-_BUSY = "import hashlib; [hashlib.sha256(str(n).encode() * 9).digest() for n in range(600_000)]"
-
-
-def _worth(cores: int) -> float:
-    """What so many busy cores do side by side, of one that is busy alone: threads of one core share it."""
-
-    def took(processes: int) -> float:
-        began = time.monotonic()
-        running = [subprocess.Popen([sys.executable, "-I", "-c", _BUSY]) for _ in range(processes)]
-        for process in running:
-            process.wait()
-        return time.monotonic() - began
-
-    return cores * took(1) / took(cores)
-
-
 def fleet(rounds: Rounds, sizes: Sizes) -> Measured:
-    """Upgrades of one host, of many in one batch, and of one again.
+    """Upgrades of one host, of some in one batch, and of twice as many, with the same forks.
 
     Hosts and controller share this machine's cores, so no more than these can be at work side by side,
     however many forks there are. Two forks for each core: while one waits for its host, another has work.
@@ -498,32 +482,32 @@ def fleet(rounds: Rounds, sizes: Sizes) -> Measured:
     enter()
     os.environ["STANDFAST_RELEASE_ARCHIVE"] = str(bundle.ensure())
     archive = generations.ensure("patch")
-    many, cores = sizes.fleet, os.cpu_count() or 1
-    forks = 2 * cores
+    cores = os.cpu_count() or 1
+    counts, forks = {"one": 1, "half": sizes.fleet // 2, "all": sizes.fleet}, 2 * cores
 
-    def upgrade(count: int) -> float:
-        names = _booted(count, installed_image())
-        played = _play("playbooks/upgrade.yml", *names, archive=archive, forks=forks, standfast_serial="100%")
-        GROUP.remove()
-        return played.seconds
-
-    def once(_: int) -> dict[str, float]:
-        before, all_of_them, after = upgrade(1), upgrade(many), upgrade(1)
-        one = (before + after) / 2
-        values = {"load": load(), "before": before, "after": after, "one": one, "many": all_of_them}
-        return values | {"linear": one * many / cores, "worth": _worth(cores)}
+    def once(number: int) -> dict[str, float]:
+        values = {"load": load()}
+        for key in list(counts) if number % 2 else list(counts)[::-1]:
+            names = _booted(counts[key], installed_image())
+            values[key] = _play(
+                "playbooks/upgrade.yml", *names, archive=archive, forks=forks, standfast_serial="100%"
+            ).seconds
+            GROUP.remove()
+        return values | {"linear": values["one"] * counts["all"] / cores}
 
     try:
         taken = rounds.take(sizes.fleets, once)
     finally:
         GROUP.remove()
-    detail = f"{median(taken, 'many'):.0f} s beside {many} times {median(taken, 'one'):.0f} s"
+    half, many = counts["half"], counts["all"]
+    seconds = {key: median(taken, key) for key in counts}
     return Measured(
         [
-            at_most(f"upgrade of {many} hosts, of one host's time * {many} / {cores} cores",
-                    paired(taken, "many", "linear"), 1, "x", taken, detail=detail),
-            told(f"upgrade of {many} hosts, for each", median(taken, "many") / many, "s", taken),
-            told(f"what {cores} busy cores do here, of one alone", median(taken, "worth"), "x", taken),
+            at_most(f"upgrade of {many} hosts, of {half} hosts' time", paired(taken, "all", "half"), 2, "x",
+                    taken, detail=f"{seconds['all']:.0f} s beside {seconds['half']:.0f} s"),
+            told(f"upgrade of {many} hosts, of one host's time * {many} / {cores} cores",
+                 paired(taken, "all", "linear"), "x", taken, detail=f"one host {seconds['one']:.0f} s"),
+            told(f"upgrade of {many} hosts, for each", seconds["all"] / many, "s", taken),
         ],
         taken,
         [f"{forks} forks; the hosts share this machine's cores with the controller"],
