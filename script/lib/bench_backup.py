@@ -235,7 +235,10 @@ def _p99(ordered: list[float]) -> float:
 
 
 def restore(rounds: Rounds, sizes: Sizes) -> Measured:
-    """The copy into the live file, until it is checkpointed, beside copying a file; and the whole command."""
+    """The copy into the live file, until it is checkpointed, beside SQLite's shell and beside copying a file.
+
+    And the whole commands.
+    """
     with _instance(sizes) as layout:
         _standfast(layout, "backup", "create")
         [name] = [path.name for path in layout.backups.iterdir() if path.is_dir()]
@@ -250,9 +253,12 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
             with closing(open_store(layout.database, COMPONENTS)) as live:
                 copying.checkpoint(live)
 
+        def shell() -> None:
+            subprocess.run(["sqlite3", layout.database, f".restore '{image}'"], check=True)
+
         def once(number: int) -> dict[str, float]:
             values = {}
-            ways = {"plain": plain, "install": ours}
+            ways = {"plain": plain, "install": ours, "shell": shell}
             for way in list(ways) if number % 2 else list(ways)[::-1]:
                 os.sync()
                 values[way] = _timed(ways[way])
@@ -281,6 +287,13 @@ def restore(rounds: Rounds, sizes: Sizes) -> Measured:
             "x",
             taken,
             detail=f"{median(taken, 'install'):.2f} s beside {median(taken, 'plain'):.2f} s",
+        ),
+        told(
+            "restore: that copy, of sqlite3's .restore into the same file",
+            paired(taken, "install", "shell"),
+            "x",
+            taken,
+            detail=f"{median(taken, 'install'):.2f} s beside {median(taken, 'shell'):.2f} s",
         ),
         told(
             "restore, whole: verified, safety backup, image, copied, checked",
