@@ -46,6 +46,8 @@ def keep(path: Path, receipt: dict[str, Any]) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(receipt, file, indent=2, sort_keys=True)
             file.write("\n")
+            file.flush()
+            os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
