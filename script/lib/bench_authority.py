@@ -43,9 +43,9 @@ class Sizes:
 
 
 FULL = Sizes(
-    archive=1_000_000, fence=15, fences=2_000, turn=21, turn_jobs=100, loop=15, loop_turns=10, starts=7
+    archive=1_000_000, fence=15, fences=2_000, turn=15, turn_jobs=1000, loop=15, loop_turns=10, starts=7
 )
-QUICK = Sizes(archive=20_000, fence=3, fences=200, turn=3, turn_jobs=25, loop=3, loop_turns=3, starts=2)
+QUICK = Sizes(archive=20_000, fence=3, fences=200, turn=3, turn_jobs=100, loop=3, loop_turns=3, starts=2)
 
 
 def fence(rounds: Rounds, sizes: Sizes) -> Measured:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 BENCH_PYTHON = CHECKOUT / ".venv-bench/bin/python"
 PEERS = ("huey", "litequeue", "persist-queue")
-SLICE = 25
-"""Jobs of one contestant at a time: what disturbs the machine for a moment meets all of them alike."""
+SLICES = 4
+"""Of each round: what disturbs the machine for a moment meets all of them alike. A slice is long beside what
+a process pays for its first jobs after another one had the core, and a round long enough for its checkpoints:
+who writes fewer pages for a job has fewer of these."""
 
 
 class Contestant:
@@ -47,17 +49,17 @@ class Contestant:
 
 
 def contest(rounds: Rounds, names: tuple[str, ...], folder: Path, count: int, jobs: int) -> list[Round]:
-    """``count`` rounds in which each does ``jobs`` jobs, a few at a time and in turned order."""
+    """``count`` rounds in which each does ``jobs`` jobs, a slice at a time and in turned order."""
     contestants = {each: Contestant(each, folder) for each in names}
 
     def once(number: int) -> dict[str, float]:
         values = dict.fromkeys([*names, *(f"{each} cpu" for each in names)], 0.0)
         for each in names:
             contestants[each].ask("put", jobs)
-        for turn in range(jobs // SLICE):
+        for turn in range(SLICES):
             turned = (number + turn) % len(names)
             for each in names[turned:] + names[:turned]:
-                answer = contestants[each].ask("run", SLICE)
+                answer = contestants[each].ask("run", jobs // SLICES)
                 values[each] += answer["seconds"]
                 values[f"{each} cpu"] += answer["cpu"]
         return values

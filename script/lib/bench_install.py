@@ -55,10 +55,10 @@ FULL = Sizes(
     flat_jobs=20,
     archive=1_000_000,
     queue=21,
-    queue_jobs=200,
+    queue_jobs=1000,
 )
 QUICK = Sizes(
-    installs=1, builds=1, starts=3, idle=5, flat=3, flat_jobs=10, archive=20_000, queue=3, queue_jobs=50
+    installs=1, builds=1, starts=3, idle=5, flat=3, flat_jobs=10, archive=20_000, queue=3, queue_jobs=100
 )
 
 
@@ -282,7 +282,7 @@ CONTESTANTS = (
 )
 QUEUE_NOTES = [
     "all: WAL, synchronous=FULL, a process each, jobs stored beforehand; a job is claimed in one commit and",
-    "  finished in a second. A round goes over the contestants in turned order, a few jobs of each, until",
+    "  finished in a second. A round goes over the contestants in turned order, a slice of each, until",
     "  all its jobs are done; a ratio is the median of the rounds' ratios",
     "standfast: every component's schema, marker file read twice, fence, one live claim per session, leases,",
     "  report, run: the two commits that the service makes; standfast-chained: finish_and_claim, one commit",

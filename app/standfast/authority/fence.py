@@ -6,14 +6,13 @@ ids and reconciliation are for.
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, NewType
 
 from standfast.authority import marker as markers
 from standfast.clock import Clock
 from standfast.errors import Refused
-from standfast.store.connection import begin, end
+from standfast.store import Transaction
 
 MARKER_UNAVAILABLE = "authority marker is unavailable"
 PAUSED_OR_REPLACED = "runtime paused or replaced by restore"
@@ -112,40 +111,35 @@ FencedNow = NewType("FencedNow", float)
 only ``fenced`` makes it."""
 
 
-def fenced(
-    connection: sqlite3.Connection, claim: Claim, clock: Clock, marker: Path, boundary: str = "fenced"
-) -> AbstractContextManager[FencedNow]:
+class fenced(Transaction):  # noqa: N801 - used as a `with` word
     """The one way to write for a claim: a write transaction that begins with the fence; yields now.
 
     The time is read after the write lock was won, so that waiting for it cannot hide an expired lease. Raises
     StaleClaim or StoreBusy with nothing written.
     """
-    return _Fenced(connection, claim, clock, marker, boundary)
 
-
-class _Fenced:
-    """A class rather than a generator: it is entered for every write, and costs a third of the time."""
-
-    __slots__ = ("_boundary", "_claim", "_clock", "_connection", "_marker")
+    __slots__ = ("_claim", "_clock", "_marker")
 
     def __init__(
-        self, connection: sqlite3.Connection, claim: Claim, clock: Clock, marker: Path, boundary: str
+        self,
+        connection: sqlite3.Connection,
+        claim: Claim,
+        clock: Clock,
+        marker: Path,
+        boundary: str = "fenced",
     ) -> None:
         self._connection = connection
+        self._boundary = boundary
         self._claim = claim
         self._clock = clock
         self._marker = marker
-        self._boundary = boundary
 
     def __enter__(self) -> FencedNow:
-        begin(self._connection)
+        self._begin()
         try:
             now = self._clock.now()
             assert_current(self._connection, self._claim, now, self._marker)
         except BaseException as refused:
-            end(self._connection, self._boundary, type(refused))
+            self.__exit__(type(refused))
             raise
         return FencedNow(now)
-
-    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        end(self._connection, self._boundary, raised)

@@ -8,6 +8,7 @@ read any more is moved aside by a restore, as evidence, when no process holds it
 from standfast.store.connection import (
     BUSY_SECONDS,
     Store,
+    Transaction,
     immediate,
     open_image,
     open_readonly,
@@ -22,6 +23,7 @@ __all__ = [
     "BUSY_SECONDS",
     "Component",
     "Store",
+    "Transaction",
     "end_epoch",
     "immediate",
     "look_at",

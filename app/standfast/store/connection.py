@@ -110,57 +110,52 @@ def open_image(path: Path, components: Sequence[Component]) -> Store:
     return connection
 
 
-def immediate(connection: sqlite3.Connection, boundary: str = "transaction") -> AbstractContextManager[None]:
-    """One write transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK on any exception.
+class Transaction:
+    """A write transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK on any exception.
 
     Transactions do not nest (RuntimeError). StoreBusy when another process holds the write lock for longer
-    than BUSY_SECONDS. ``boundary`` names the commit for crash tests.
+    than BUSY_SECONDS. ``boundary`` names the commit for crash tests. A class rather than a generator, and few
+    calls: every write enters one.
     """
-    return _Immediate(connection, boundary)
-
-
-class _Immediate:
-    """A class rather than a generator: it is entered for every write, and costs a third of the time."""
 
     __slots__ = ("_boundary", "_connection")
 
-    def __init__(self, connection: sqlite3.Connection, boundary: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, boundary: str = "transaction") -> None:
         self._connection = connection
         self._boundary = boundary
 
-    def __enter__(self) -> None:
-        begin(self._connection)
+    def _begin(self) -> None:
+        if self._connection.in_transaction:
+            raise RuntimeError("a write transaction is already open; transactions do not nest")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if is_busy(error):
+                raise _busy() from error
+            raise
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        end(self._connection, self._boundary, raised)
-
-
-def begin(connection: sqlite3.Connection) -> None:
-    """Open the transaction of ``immediate``, for a context manager of its own; it must call ``end``."""
-    if connection.in_transaction:
-        raise RuntimeError("a write transaction is already open; transactions do not nest")
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if is_busy(error):
-            raise _busy() from error
-        raise
-
-
-def end(connection: sqlite3.Connection, boundary: str, raised: type[BaseException] | None) -> None:
-    """Commit what ``begin`` opened, or roll it back when something was raised or the commit fails."""
-    if raised is not None:
-        _roll_back(connection)
-        return
-    try:
+        connection = self._connection
+        if raised is not None:
+            _roll_back(connection)
+            return
+        try:
+            if triggers.armed:
+                triggers.reach(f"{self._boundary}.before_commit")
+            connection.execute("COMMIT")
+        except BaseException:
+            _roll_back(connection)
+            raise
         if triggers.armed:
-            triggers.reach(f"{boundary}.before_commit")
-        connection.execute("COMMIT")
-    except BaseException:
-        _roll_back(connection)
-        raise
-    if triggers.armed:
-        triggers.reach(f"{boundary}.committed")
+            triggers.reach(f"{self._boundary}.committed")
+
+
+class immediate(Transaction):  # noqa: N801 - used as a `with` word
+    """A write transaction that no claim stands behind."""
+
+    __slots__ = ()
+
+    __enter__ = Transaction._begin  # noqa: SLF001 - its own base
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from standfast.authority import DEFAULT_LEASE, Claim, FencedNow, fenced, take_ne
 from standfast.clock import Clock
 from standfast.errors import BadInput, Refused
 from standfast.store import immediate
-from standfast.work.reports import check_body, write_report
+from standfast.work.reports import check_body, insert_report
 
 type Ending = Literal["DONE", "BLOCKED", "CANCELED"]
 
@@ -175,7 +175,7 @@ def end_within(
     now: FencedNow,
 ) -> Finished:
     """``finish`` inside the caller's fenced transaction, for an ending that is one with another write."""
-    written = write_report(connection, claim.work, claim.generation, report, now) if report else None
+    written = insert_report(connection, claim.work, claim.generation, report, now) if report else None
     connection.execute(
         "UPDATE OR ROLLBACK work SET status = ?, lease_until = NULL, finished_at = ?, run = ?, reason = ?"
         " WHERE id = ?",

@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from standfast.authority import Claim, FencedNow, fenced
+from standfast.authority import Claim, fenced
 from standfast.clock import Clock
 from standfast.errors import BadInput, Refused
 
@@ -53,18 +53,11 @@ def create_report(
     """Write a report in the middle of a turn; returns its id. Raises StaleClaim, BadInput, StoreBusy."""
     check_body(body)
     with fenced(connection, claim, clock, marker, "report") as now:
-        return write_report(connection, claim.work, claim.generation, body, now)
-
-
-def write_report(
-    connection: sqlite3.Connection, work: str, generation: int, body: str, now: FencedNow
-) -> str:
-    """Insert a report inside the caller's fenced transaction; returns its id."""
-    return insert_report(connection, work, generation, body, now)
+        return insert_report(connection, claim.work, claim.generation, body, now)
 
 
 def insert_report(connection: sqlite3.Connection, work: str, generation: int, body: str, now: float) -> str:
-    """Insert a pending report for work that nobody holds, inside the caller's transaction; its id."""
+    """Insert a pending report inside the caller's transaction, fenced if a claim writes it; its id."""
     report = work + os.urandom(4).hex()
     connection.execute(
         "INSERT INTO reports (id, work, generation, body, delivery, created_at)"
