@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.errors import AnsibleFilterError
+from ansible.errors import AnsibleError, AnsibleFilterError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TASKS = CHECKOUT / "playbooks/tasks"
@@ -396,6 +396,36 @@ def test_what_many_hosts_need_of_the_controller_is_asked_once(tmp_path: Path) ->
     absent = asked_once(["/opt/nowhere"], folder)
     assert absent["rc"] == 127
     assert "/opt/nowhere" in absent["stderr"]
+
+
+def test_half_an_answer_is_asked_again(tmp_path: Path) -> None:
+    asked_once = loaded("roles/release/lookup_plugins/asked_once.py").asked_once
+    command = ["sh", "-c", "echo out"]
+    whole = asked_once(command, tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(kept.read_text()[:-5])
+    assert asked_once(command, tmp_path) == whole
+    assert json.loads(kept.read_text()) == whole
+
+
+def test_no_room_to_ask_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = loaded("roles/release/lookup_plugins/asked_once.py")
+    monkeypatch.setattr(plugin.constants, "DEFAULT_LOCAL_TMP", str(tmp_path / "gone"))
+    with pytest.raises(AnsibleError, match=f"temporary folder {tmp_path / 'gone'}"):
+        plugin.LookupModule().run(["true"])
+
+
+def test_what_a_killed_run_left_is_not_in_the_way_of_a_private_file(
+    fleet: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "status.json"
+    (tmp_path / ".status.json.new").write_text("half")
+    fleet.write_private(path, "whole\n")
+    with pytest.raises(TypeError):
+        fleet.write_private(path, 7)
+    assert path.read_text() == "whole\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".status.json.new", "status.json"]
 
 
 def test_a_receipt_on_the_controller_is_whole_and_private(tmp_path: Path) -> None:

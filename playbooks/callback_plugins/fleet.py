@@ -188,13 +188,18 @@ def rfc3339(seconds: float) -> str:
 def write_private(path: Path, text: str) -> None:
     """Whole or not at all, for its owner alone."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
+    # A name of its own: what a killed run left must not be in the way of the next.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

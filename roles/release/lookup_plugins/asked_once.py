@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible import constants
+from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
 
 DOCUMENTATION = """
@@ -38,11 +39,13 @@ def asked_once(argv: list[str], folder: Path) -> dict[str, Any]:
     with (folder / f"asked-{question}.json").open("a+") as kept:
         fcntl.flock(kept, fcntl.LOCK_EX)
         kept.seek(0)
-        if text := kept.read():
-            answer: dict[str, Any] = json.loads(text)
-        else:
+        try:
+            answer: dict[str, Any] = json.loads(kept.read())
+        except ValueError:  # nobody has asked yet, or who did had no room for the whole answer
             answer = _ask(argv)
+            kept.truncate(0)
             kept.write(json.dumps(answer))
+            kept.flush()
         return answer
 
 
@@ -58,5 +61,9 @@ class LookupModule(LookupBase):  # type: ignore[misc] # ansible-core has no type
     """`lookup('asked_once', command, argument, ...)`."""
 
     def run(self, terms: list[Any], **_: Any) -> list[dict[str, Any]]:
-        """One answer."""
-        return [asked_once([str(term) for term in terms], Path(constants.DEFAULT_LOCAL_TMP))]
+        """One answer; AnsibleError when there is no room for it."""
+        folder = Path(constants.DEFAULT_LOCAL_TMP)
+        try:
+            return [asked_once([str(term) for term in terms], folder)]
+        except OSError as error:
+            raise AnsibleError(f"the controller's temporary folder {folder}: {error}") from error
