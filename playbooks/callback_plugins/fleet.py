@@ -104,8 +104,10 @@ def went_wrong(roll: Roll, host: str, told: Json, *, interrupted: bool) -> tuple
         )
     if host in roll.failed:
         return "failed", f"stopped at: {roll.failed[host]}"
-    if told["outcome"] == "begun" and interrupted:
-        return "failed", "interrupted while at work: run it again, its host knows how far it came"
+    # Whatever ended its play, a host that did not tell of its end is not done.
+    if told["outcome"] == "begun":
+        cut = "interrupted" if interrupted else "cut off"
+        return "failed", f"{cut} while at work: run it again, its host knows how far it came"
     return None
 
 
@@ -183,6 +185,14 @@ def receipt_of(roll: Roll, rows: list[Json], run: Json, *, interrupted: bool = F
 
 def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def who() -> str:
+    """Who runs this; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        return str(os.getuid())
 
 
 def write_private(path: Path, text: str) -> None:
@@ -513,7 +523,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
             "run_id": run_id,
             "continues": None,
             "limit": context.CLIARGS.get("subset"),
-            "controller": {"ansible_core": ansible_core, "user": f"{getpass.getuser()}@{platform.node()}"},
+            "controller": {"ansible_core": ansible_core, "user": f"{who()}@{platform.node()}"},
         }
         if earlier is not None:
             content = (folder / earlier[0]).read_bytes()
