@@ -3,6 +3,7 @@
 import ast
 import concurrent.futures
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -335,6 +336,19 @@ def test_the_lock_is_renewed_and_released_by_its_own_run_only(request_for: dict[
     assert ask("lock release", request_for)[1] == {"changed": False}
     assert ask("lock renew", request_for)[1]["refused"]["code"] == "lock_lost"
     assert ask("lock acquire", other)[0] == 0
+
+
+def test_the_lock_stays_where_a_switch_is_still_at_work(request_for: dict[str, Any]) -> None:
+    """As where the controller's connection was killed: the command on the host goes on without it."""
+    switch = Path(request_for["root"]) / "state/upgrade.lock"
+    switch.parent.mkdir(parents=True)
+    ask("lock acquire", request_for)
+    with switch.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert ask("lock release", request_for)[1] == {"changed": False}
+        assert ask("lock acquire", request_for | {"run_id": "bbbb"})[0] == 3
+    assert ask("lock release", request_for)[1] == {"changed": True}
+    assert ask("lock acquire", request_for | {"run_id": "bbbb"})[0] == 0
 
 
 def test_an_expired_lock_is_taken_over_and_its_first_run_can_not_go_on(request_for: dict[str, Any]) -> None:

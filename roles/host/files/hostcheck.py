@@ -18,7 +18,8 @@ answer is one JSON object on stdout:
     lock acquire|renew|release|show
                        one deploy lock per host, changed only under flock of a guard file; its expiry counts
                        on CLOCK_BOOTTIME, so that a stepped clock neither frees nor prolongs it; acquire also
-                       answers with the survey taken while holding it
+                       answers with the survey taken while holding it; release keeps it where a switch is
+                       still at work
     discard            removes a release folder without a seal and this run's copy of its archive ("staged"),
                        if the lock is still this run's
     place              {"user", "path", "text", "mode"}: writes (or with text null removes) one file below the
@@ -1582,6 +1583,7 @@ class DeployLock:
         self.run_id = str(request.get("run_id") or "")
         self.holder = str(request.get("holder") or "unknown")
         self.seconds = float(request.get("lock_seconds") or 300)
+        self.switch = f"{request['root']}/state/upgrade.lock"
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -1679,13 +1681,33 @@ class DeployLock:
         with self.guarded():
             lock = self.read()
             ours = lock is not None and lock.get("run_id") == self.run_id
-            if ours:
+            # A run that lost its command (its connection was killed) ends before that command does: it then
+            # stays until it expires, which is after the longest of them.
+            free = ours and not is_locked(self.switch)
+            if free:
                 os.unlink(self.path)
-            return {"changed": ours}
+            return {"changed": free}
 
     def show(self) -> Json:
         lock = self.read()
         return {"changed": False, "lock": lock, "held": lock is not None and self.left(lock) > 0}
+
+
+def is_locked(path: str) -> bool:
+    """Whether a living process holds a lock on a file, alone; it may be any file of the service user's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 # --- writing as somebody ----------------------------------------------------------------------------------
