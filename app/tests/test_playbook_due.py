@@ -17,7 +17,7 @@ OLD, NEW = "0.1.0-aaaaaaaa-cccccccc", "0.2.0-bbbbbbbb-cccccccc"
 SAYS = {
     "due": [f"__upgrade_{what}" for what in ("switch", "prove", "unfinished", "untold", "from")],
     "first": [],
-    "target": ["__release_id", "__rollback_stands", "__rollback_begun"],
+    "target": ["__release_id", "__rollback_stands", "__rollback_begun", "__rollback_resumes"],
 }
 
 
@@ -171,3 +171,31 @@ def test_a_rollback_without_a_name_goes_to_the_previous_good_one_and_then_stands
         "begun": (OLD, False),
     }
     assert "was ever shown to work here" in found["only-one"]["refused"]
+
+
+def test_a_rollback_of_what_stays_stopped_starts_the_release_that_was_left(tmp_path: Path) -> None:
+    """As the switch's ways on say, where nothing was migrated: not the one before that."""
+    older = "0.0.9-dddddddd-cccccccc"
+    down = {"service": None, "start": {"up": False}, "previous_good": older}
+    cases = {
+        "stopped": survey(upgrade=left("done", "stopped"), **down),
+        "a-rollback": survey(upgrade=left("done", "stopped", to=older), **down),
+        "restored-since": survey(upgrade=left("done", "stopped"), previous_good=older),
+        "only-down": survey(upgrade=left("done", "upgraded", to=OLD, start=older), **down),
+    }
+    none = {"rollback_to": "", "rollback_below_floor": "", "rollback_reason": ""}
+    found = decided(tmp_path, "rollback", "target", cases, none)
+    goes = {case: (one["__release_id"], one["__rollback_resumes"]) for case, one in found.items()}
+    assert goes == {
+        "stopped": (OLD, True),
+        "a-rollback": (OLD, True),
+        "restored-since": (older, False),
+        "only-down": (older, False),
+    }
+    asked = {"__release_id": OLD, "__host_purpose": "rollback"}
+    of_stopped = {"stopped": cases["stopped"]}
+    may = decided(tmp_path, "upgrade", "due", of_stopped, asked | {"__rollback_resumes": True})["stopped"]
+    assert (may["refused"], may["__upgrade_switch"]) == (None, True)
+    down_only = {"only-down": cases["only-down"]}
+    no = decided(tmp_path, "upgrade", "due", down_only, asked | {"__rollback_resumes": False})["only-down"]
+    assert "its service does not work" in " ".join(no["refused"].split())
