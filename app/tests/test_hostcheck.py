@@ -917,7 +917,7 @@ def unit_row(hostcheck: ModuleType, request: dict[str, Any], path: Path, **found
         "user": None,
         "unit": {"path": str(path), "sha256": hostcheck.sha256_of(path), "release": found.get("release")},
         "record": hostcheck.read_record(request),
-        "releases": [],
+        "releases": [{"id": name, "sealed": True} for name in found.get("sealed", [])],
         "upgrade": found.get("upgrade"),
     }
     hostcheck.check_unit(checks, request, facts)
@@ -943,6 +943,24 @@ def test_a_unit_is_known_by_roots_record_even_when_its_release_is_gone(
     assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "pass"
     unit.write_text("ExecStart=edited\n")
     assert unit_row(hostcheck, request_for, unit, release="gone")["outcome"] == "refuse"
+
+
+def test_an_edited_unit_of_a_finished_release_is_put_back_and_not_removed(
+    hostcheck: ModuleType, request_for: dict[str, Any]
+) -> None:
+    """An upgrade refuses an instance without a unit as well: the remedy would lead in a circle."""
+    root = Path(request_for["root"])
+    unit = root / "state/x.service"
+    python = root / "releases/old/venv/bin/python"
+    for path in (unit, python):
+        path.parent.mkdir(parents=True)
+    unit.write_text("ExecStart=one\n# mine\n")
+    python.write_text("""#!/bin/sh\necho '{"refused": {"observed": ["-# mine"]}}'\nexit 3\n""")
+    python.chmod(0o755)
+    row = unit_row(hostcheck, request_for, unit, release="old", sealed=["old"])
+    assert (row["outcome"], row["observed"]) == ("refuse", f"{unit}: -# mine")
+    assert "put back what old writes" in row["remedy"]
+    assert "mv " not in row["remedy"]
 
 
 @pytest.mark.parametrize(("purpose", "outcome"), [("upgrade", "attention"), ("install", "refuse")])

@@ -592,4 +592,5 @@ def test_a_unit_of_nobody_and_a_missing_one_are_refused(seen: Seen, unit: Path) 
     unit.write_text(UNIT.format(root=seen.layout.root).replace("old", "gone"))
     assert files.unit(seen).outcome == "refuse"
     unit.unlink()
-    assert files.unit(seen).outcome == "refuse"
+    missing = files.unit(seen)
+    assert (missing.outcome, "the release that works now" in missing.remedy) == ("refuse", True)

@@ -1340,7 +1340,9 @@ def check_unit(checks: Checks, request: Json, found: Json) -> None:
         answer = json.loads(out).get("refused", {})
     observed = answer.get("observed") or err.strip() or f"unit --compare exits {code}"
     lines = " | ".join(observed) if isinstance(observed, list) else observed
-    checks.add("unit", "refuse", f"{path}: {lines}", remedy)
+    # Without its unit an instance cannot be upgraded either: nobody is told to remove an edited one.
+    back = f"put back what {release} writes (- is found there, + belongs there); keep an edit as a drop-in"
+    checks.add("unit", "refuse", f"{path}: {lines}", back)
 
 
 def check_jobs(checks: Checks, request: Json, found: Json) -> None:

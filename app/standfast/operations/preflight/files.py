@@ -86,7 +86,9 @@ def unit(seen: Seen) -> Found:
     try:
         found = read_unit(path)
     except (Refused, BadInput) as error:
-        return refuses(str(error), "install the instance again: playbooks/install.yml")
+        return refuses(
+            str(error), "install the release that works now again: playbooks/install.yml with its archive"
+        )
     # Whoever may write it decides what runs as this user.
     if told := _file(path, os.geteuid(), _OTHERS_WRITE):
         return refuses(told, "make it a file of this user with mode 0644, after asking who changed it")
