@@ -848,6 +848,22 @@ def test_what_an_upgrade_left_is_told_and_comes_first(
     assert checks.rows == []
 
 
+@pytest.mark.parametrize("text", ["", "{}", '{"step": "start", "from": "a"', '{"step": "start", "to": "b"}'])
+def test_a_journal_that_does_not_say_how_it_stands_is_no_switch_to_go_on_with(
+    request_for: dict[str, Any], text: str
+) -> None:
+    state = write_identity(request_for) / "state"
+    state.mkdir()
+    (state / "upgrade.json").write_text(text)
+    for purpose in ("upgrade", "rollback", "configure", "install", "restore", "recover"):
+        assert outcome(request_for | {"purpose": purpose}, "upgrade") == "refuse", purpose
+    checks = ask("preflight", request_for | {"purpose": "rollback"})[1]["checks"]
+    [found] = [check for check in checks if check["name"] == "upgrade"]
+    assert found["observed"] == f"{state}/upgrade.json does not say how the last switch stands"
+    assert "again" not in found["remedy"]
+    assert outcome(request_for | {"purpose": "backup"}, "upgrade") == "attention"
+
+
 def test_both_releases_of_an_unfinished_upgrade_are_kept(request_for: dict[str, Any]) -> None:
     root = seal(request_for, "a", "b", "c", "d")
     (root / "state").mkdir()

@@ -1378,10 +1378,19 @@ def check_upgrade(checks: Checks, request: Json, found: Json) -> None:
     """A switch of the code that was cut short comes to its end first; one that ended stopped is told."""
     journal, page = found["upgrade"] or {}, "runbooks/upgrade-stopped-half-way.md"
     way = f"{journal.get('from')} -> {journal.get('to')}"
-    if journal and journal["outcome"] is None and request["purpose"] not in SWITCHES:
+    firsts = {"install", "restore", "recover"}
+    if journal and not all(journal[name] for name in ("step", "from", "to")):
+        # Torn, or altered: no run can go on from it, so none is told to.
         checks.add(
             "upgrade",
-            "refuse" if request["purpose"] in {"install", "restore", "recover"} else "attention",
+            "refuse" if request["purpose"] in SWITCHES | firsts else "attention",
+            f"{request['root']}/state/upgrade.json does not say how the last switch stands",
+            f"{page}; it may be moved aside once the service works",
+        )
+    elif journal and journal["outcome"] is None and request["purpose"] not in SWITCHES:
+        checks.add(
+            "upgrade",
+            "refuse" if request["purpose"] in firsts else "attention",
             f"{way} was cut short at the step {journal['step']}",
             f"run the playbook that began it again: it goes on or goes back; {page}",
         )
