@@ -176,7 +176,7 @@ def test_a_rollback_without_a_name_goes_to_the_previous_good_one_and_then_stands
 def test_a_rollback_of_what_stays_stopped_starts_the_release_that_was_left(tmp_path: Path) -> None:
     """As the switch's ways on say, where nothing was migrated: not the one before that."""
     older = "0.0.9-dddddddd-cccccccc"
-    down = {"service": None, "start": {"up": False}, "previous_good": older}
+    down: dict[str, Any] = {"service": None, "start": {"up": False}, "previous_good": older}
     cases = {
         "stopped": survey(upgrade=left("done", "stopped"), **down),
         "a-rollback": survey(upgrade=left("done", "stopped", to=older), **down),
