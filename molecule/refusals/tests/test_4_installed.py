@@ -88,7 +88,8 @@ def test_credentials_of_another_an_edited_unit_and_current_as_a_folder(installed
         f"unit: {UNIT}: ",
         "UMask=0077",
         "UMask=0022",
-        "keep your copy of it elsewhere, then remove it",
+        "put back what 0.",
+        "keep an edit as a drop-in",
         "current: /srv/lucy/current is a directory. To do: move it away: current is a link",
     ]
     try:
