@@ -135,7 +135,7 @@ class fenced(Transaction):  # noqa: N801 - used as a `with` word
         self._marker = marker
 
     def __enter__(self) -> FencedNow:
-        self._begin()
+        self.begin()
         try:
             now = self._clock.now()
             assert_current(self._connection, self._claim, now, self._marker)

@@ -124,7 +124,8 @@ class Transaction:
         self._connection = connection
         self._boundary = boundary
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """What every way of entering does first; from then on it must be left."""
         if self._connection.in_transaction:
             raise RuntimeError("a write transaction is already open; transactions do not nest")
         try:
@@ -155,7 +156,7 @@ class immediate(Transaction):  # noqa: N801 - used as a `with` word
 
     __slots__ = ()
 
-    __enter__ = Transaction._begin  # noqa: SLF001 - its own base
+    __enter__ = Transaction.begin
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
